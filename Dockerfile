@@ -16,14 +16,23 @@ RUN python3 -m venv /opt/installer \
       --no-cache-dir --disable-pip-version-check --constraint constraints.txt '.[etcd]'
 
 FROM ${BASE_IMAGE}
+ARG VERSION=unknown
+LABEL org.opencontainers.image.title="Lowtide" \
+      org.opencontainers.image.description="A Kafka-compatible broker in which deleting data is a first-class operation" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}"
 COPY --from=build /opt/lowtide /opt/lowtide
 # Numbers, for a base may know no users; a new volume takes over who owns the folder.
-RUN mkdir -p /var/lib/lowtide && chown 10001:10001 /var/lib/lowtide
+RUN mkdir -p /var/lib/lowtide /etc/lowtide && chown 10001:10001 /var/lib/lowtide /etc/lowtide
 USER 10001:10001
 WORKDIR /var/lib/lowtide
 VOLUME /var/lib/lowtide
-ENV PATH=/opt/lowtide/bin:$PATH LOWTIDE_LOG_DIRS=/var/lib/lowtide/log
+# A container's address is not known beforehand: clients get the one by which they come, unless LOWTIDE_ADVERTISED_LISTENERS names another.
+ENV PATH=/opt/lowtide/bin:$PATH LOWTIDE_LOG_DIRS=/var/lib/lowtide/log LOWTIDE_ADVERTISE_LOCAL_ADDRESS=true
 EXPOSE 9092
+# docker run alone listens for HTTP on loopback, where it is asked. A cluster of compose has the same check, more often.
+HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
+  CMD ["python3", "-c", "from urllib.request import urlopen; urlopen('http://127.0.0.1:9644/health/ready', timeout=3)"]
 # The broker is process 1 and stops in order on SIGTERM: open requests are answered, files are synced, leaderships are handed over.
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["lowtide"]

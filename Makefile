@@ -6,8 +6,9 @@ SHELL := bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+RUNS := $(VENV)/.runs
 INSTALLED := $(VENV)/.installed
-CODE := admin broker cli metadata pipeline protocol replication runtime simulation storage testing
+CODE := admin broker cli console metadata pipeline protocol replication runtime simulation storage testing
 CHECKED := $(CODE) demo tests
 ADDRESS ?= 127.0.0.1:9092
 ARGS ?=
@@ -15,35 +16,53 @@ SEEDS ?= 200
 PYTHONS ?= 3.11 3.12 3.13 3.14
 COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 
-.PHONY: help run test test-all test-rest test-pure test-pythons check fmt lint types layers unit sim model chaos storm campaign sanitize clients interop bench microbench path demo demo-pipeline docs wheel wheels up down kcat etcd java clean
+.PHONY: help run test test-all test-rest test-pure test-pythons check fmt lint types layers unit sim model chaos storm campaign sanitize clients interop bench microbench path demo demo-pipeline docs wheel wheels up down kcat etcd java chromium clean
 
 help: ## explain every target
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-$(INSTALLED): pyproject.toml constraints.txt hatch_build.py $(wildcard protocol/native/*.[ch])
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+# What a broker runs on. Nothing else installs Lowtide itself: pip would take $(BIN)/lowtide away meanwhile, under the hands that use it.
+$(RUNS): pyproject.toml constraints.txt hatch_build.py $(wildcard protocol/native/*.[ch])
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Lowtide needs Python 3.11 or newer, this is " + sys.version.split()[0])'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "installing Lowtide and its tools into $(VENV)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,demo,etcd]'
+	@echo "installing Lowtide into $(VENV)"
+	@$(PIP) --editable .
+	@$(BIN)/python -c 'from lowtide.protocol.native import why_plain; why_plain() and print("no compiler: Python walks over records, more slowly; with gcc and Python'"'"'s headers (Debian: gcc python3-dev), make clean and install again")'
 	@touch $@
+
+# $(call extra,names): the packages of extras of pyproject.toml, without Lowtide.
+define extra
+	@$(BIN)/python -c 'import pathlib, sys, tomllib; extras = tomllib.loads(pathlib.Path("pyproject.toml").read_text())["project"]["optional-dependencies"]; print(*(each for name in sys.argv[1:] for each in extras[name]), sep="\n")' $(1) > $@-packages.txt
+	@$(PIP) --requirement $@-packages.txt
+	@touch $@
+endef
+
+$(INSTALLED): $(RUNS)
+	@echo "installing what builds and tests Lowtide into $(VENV)"
+	$(call extra,dev demo etcd)
 
 $(INSTALLED)-pipeline: $(INSTALLED)
 	@echo "installing PySpark into $(VENV)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[pipeline]'
-	@touch $@
+	$(call extra,pipeline)
+
+$(INSTALLED)-browser: $(INSTALLED)
+	$(call extra,browser)
+
+$(INSTALLED)-kubernetes: $(INSTALLED)
+	$(call extra,kubernetes)
 
 $(INSTALLED)-docs: $(INSTALLED)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
-	@touch $@
+	$(call extra,docs)
 
 $(INSTALLED)-packaging: $(INSTALLED)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[packaging]'
-	@touch $@
+	$(call extra,packaging)
 
-run: $(INSTALLED) ## start a broker on 127.0.0.1:9092, with its data in ./data
+run: $(RUNS) ## start a broker on 127.0.0.1:9092, with its data in ./data
 	@exec $(BIN)/lowtide serve --set listeners=PLAINTEXT://$(ADDRESS)
 
-# $(call install,program,Debian's package,package elsewhere): by the system's package manager, where that is allowed; in CI it must be there.
+# $(call install,program,Debian's package,package elsewhere): with the system's package manager, if that is allowed; CI requires it.
 define install
 	@if ! command -v $(1) >/dev/null; then \
 	  sudo=; if [ "$$(id -u)" != 0 ]; then sudo='sudo -n'; fi; \
@@ -66,13 +85,16 @@ else
 	@command -v etcd >/dev/null || echo "etcd is missing: its tests are skipped"
 endif
 
+chromium: # installed where it is missing: it visits the console
+	$(call install,chromium,chromium,chromium)
+
 java: # installed where it is missing: Spark runs on it
 	$(call install,java,openjdk-17-jre-headless,java-17-openjdk-headless)
 
-test: $(INSTALLED)-pipeline kcat etcd java ## something of every kind of test, in some six minutes on two cores: docs/testing.md
+test: $(INSTALLED)-pipeline kcat etcd java ## something of every kind of test, in about five minutes on two cores: docs/testing.md
 	@$(BIN)/python -m tests.suite test $(ARGS)
 
-test-all: $(INSTALLED)-pipeline kcat etcd java ## all tests but those that need Maven or Go
+test-all: $(INSTALLED)-pipeline kcat etcd java ## all tests except those that need Maven or Go
 	@$(BIN)/python -m tests.suite all $(ARGS)
 
 test-rest: $(INSTALLED)-pipeline kcat etcd java ## what test-all adds to test
@@ -81,7 +103,7 @@ test-rest: $(INSTALLED)-pipeline kcat etcd java ## what test-all adds to test
 test-pure: $(INSTALLED) kcat ## unit, wire and client tests without the compiled walk over records
 	@$(BIN)/python -m tests.suite pure $(ARGS)
 
-test-pythons: $(INSTALLED) ## unit and wire tests on Python 3.11 to 3.14, as far as they can be had: PYTHONS="3.12 3.13"
+test-pythons: $(INSTALLED) ## unit and wire tests on Python 3.11 to 3.14, those that are available: PYTHONS="3.12 3.13"
 	@$(BIN)/python -m tests.suite.pythons $(PYTHONS)
 
 check: $(INSTALLED) ## check format, lint, types and layers
@@ -104,7 +126,7 @@ layers: $(INSTALLED) ## imports point one way
 unit: $(INSTALLED) ## unit and wire tests only
 	@$(BIN)/pytest -q tests/unit tests/wire
 
-sim: $(INSTALLED) ## simulated brokers and clusters: SEEDS=2000 runs so many of each, SEED=7 replays one
+sim: $(INSTALLED) ## simulated brokers and clusters: SEEDS=2000 runs that many of each, SEED=7 replays one
 	@SEEDS=$(SEEDS) CLUSTER_SEEDS=20 $(BIN)/pytest -q tests/sim
 	@test -n "$${SEED:-}" || $(BIN)/python -m lowtide.simulation.cluster_search --seeds $(SEEDS) --first $${FIRST_SEED:-0}
 
@@ -123,28 +145,28 @@ sanitize: ## the compiled walk over damaged records, with gcc's sanitizers: SECO
 	  tests/native/fuzz_walk.c $(addprefix protocol/native/,records.c rows.c keys.c) -o build/fuzz_walk
 	@build/fuzz_walk $${SECONDS_LONG:-60} $${SEED:-1}
 
-campaign: $(INSTALLED) ## search on and on with simulators, kills and damaged frames, at the lowest priority: ARGS=--totals, docs/testing.md
+campaign: $(INSTALLED) ## search without end with simulators, kills and damaged frames, at the lowest priority: ARGS=--totals, docs/testing.md
 	@$(BIN)/python -m tests.campaign $(ARGS)
 
 clients: $(INSTALLED) kcat ## kcat and the Python clients against a real broker
 	@$(BIN)/pytest -q tests/clients
 
-interop: $(INSTALLED)-pipeline ## Kafka's tools, its Java client and franz-go against a broker, files both ways: needs a JDK 17, Maven and Go
+interop: $(INSTALLED)-pipeline $(INSTALLED)-browser $(INSTALLED)-kubernetes chromium ## Kafka's tools, its Java client, franz-go, kafkajs, and a browser at the console: needs a JDK 17, Maven, Go and npm
 	@$(BIN)/pytest -q -m interop tests/interop
 
 bench: $(INSTALLED) kcat ## Lowtide and other brokers side by side: ARGS='--help', docs/performance.md
 	@$(BIN)/python -m bench $(ARGS)
 
-microbench: $(INSTALLED) ## what the steps of the hot paths cost
+microbench: $(INSTALLED) ## the cost of each step of the hot paths
 	@for bench in bench/bench_*.py; do $(BIN)/python $$bench; done
 
-path: $(INSTALLED) ## which way a request takes through a broker: files, lines, calls; ARGS=delete prints each call
+path: $(INSTALLED) ## the path of a request through a broker: files, lines, calls; ARGS=delete prints each call
 	@$(BIN)/python -m bench.request_path $(ARGS)
 
-demo: $(INSTALLED) kcat ## load 336,776 flights, delete some, kill the broker, and look again
+demo: $(INSTALLED) kcat ## load 336,776 flights, delete some, kill the broker, and read again
 	@$(BIN)/python demo/flights.py
 
-demo-pipeline: $(INSTALLED)-pipeline java ## a year of flights through a topic that Spark empties behind itself, with a picture: docs/pipeline.md
+demo-pipeline: $(INSTALLED)-pipeline java ## a year of flights through a topic from which Spark deletes what it has consumed, with a picture: docs/pipeline.md
 	@$(BIN)/python demo/pipeline.py
 
 docs: $(INSTALLED)-docs ## the pages of docs/ as a site in build/site; fails at a broken link
@@ -164,19 +186,47 @@ wheels: $(INSTALLED) ## for an image that is built without a network: docs/compo
 	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --constraint constraints.txt --wheel-dir build/wheels '.[etcd]' hatchling
 	@rm build/wheels/lowtide-*.whl
 
-up: ## an etcd and three brokers in containers, clients at 127.0.0.1:9092: docs/compose.md
-	@$(COMPOSE) build broker-1
-	@$(COMPOSE) up -d --no-build
-	@until=$$((SECONDS + 120)); for service in etcd broker-1 broker-2 broker-3; do \
-	  while health=$$(docker inspect --format '{{.State.Health.Status}}' $$($(COMPOSE) ps -q $$service)) && [ "$$health" != healthy ]; do \
-	    if [ $$SECONDS -gt $$until ]; then echo "$$service is $$health:"; $(COMPOSE) logs --tail 20 $$service; exit 1; fi; \
+# With SECURE=1 the second file is laid over the first, and CLIENT has the files of an administrator in the end.
+SECURE ?=
+CLIENT := build/secure
+COMPOSED = $(COMPOSE) $(if $(SECURE),--file docker-compose.yml --file docker-compose.secure.yml)
+IN_ETCD := --metadata=etcd://etcd:2379 --metadata-ca=/etc/lowtide/ca.pem --metadata-cert=/etc/lowtide/metadata.pem --metadata-key=/etc/lowtide/metadata.pem
+export CLIENT_PATH = $(CURDIR)/$(CLIENT)
+
+# $(call healthy,services): wait until they are, two minutes at most.
+define healthy
+	@until=$$((SECONDS + 120)); for service in $(1); do \
+	  while health=$$(docker inspect --format '{{.State.Health.Status}}' $$($(COMPOSED) ps -q $$service)) && [ "$$health" != healthy ]; do \
+	    if [ $$SECONDS -gt $$until ]; then echo "$$service is $$health:"; $(COMPOSED) logs --tail 20 $$service; exit 1; fi; \
 	    sleep 0.5; \
 	  done; \
 	done
+endef
+
+up: ## an etcd and three brokers in containers, clients at 127.0.0.1:9092; SECURE=1 adds TLS, logins and access rules: docs/compose.md
+	@$(COMPOSED) build broker-1
+ifdef SECURE
+	@$(COMPOSED) run --rm --no-deps -T certificates
+	@$(COMPOSED) up -d --no-build etcd
+	$(call healthy,etcd)
+	@for user in admin broker; do \
+	  $(COMPOSED) run --rm --no-deps -T certificates users add $$user --password-file=/etc/lowtide/$$user.password $(IN_ETCD); \
+	done
+endif
+	@$(COMPOSED) up -d --no-build etcd broker-1 broker-2 broker-3
+	$(call healthy,etcd broker-1 broker-2 broker-3)
+ifdef SECURE
+	@mkdir -p $(CLIENT) && chmod 700 $(CLIENT)
+	@docker cp $$($(COMPOSED) ps -q broker-1):/etc/lowtide/client/. $(CLIENT) >/dev/null
+	@echo "user admin may do everything: kcat -F $(CLIENT)/admin.conf -L"
+endif
 	@echo "three brokers at 127.0.0.1:$${PORT_1:-9092}, 127.0.0.1:$${PORT_2:-9093} and 127.0.0.1:$${PORT_3:-9094}"
 
-down: ## stop them; their data stay in volumes (make down ARGS=--volumes removes them)
-	@$(COMPOSE) down $(ARGS)
+observe: ## a Prometheus and a Grafana beside what `make up` has started, at 127.0.0.1:9090 and :3000; with SECURE=1 as that was
+	@$(COMPOSED) --profile observe up -d --no-build observer prometheus grafana
+
+down: ## stop them; their data stay in volumes (make down ARGS=--volumes removes them), with SECURE=1 as they were started
+	@$(COMPOSED) down $(ARGS)
 
 clean: ## remove what was built and installed, not ./data
 	@rm -rf $(VENV) build dist protocol/native/*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

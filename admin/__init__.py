@@ -8,8 +8,8 @@
 
 `BlockingAdminClient` has the same methods without `await`. A call about several things gives a result for each, a value or an `AdminError`:
 
-    delete_records({partition: offset | -1 | Timestamp | Committed}, leader_only=, timeout=, topic_ids=)
-                                             -> {partition: DeletedRecords | DeleteRecordsError}
+    delete_records({partition: offset | -1 | Timestamp | Committed}, leader_only=, erase=, timeout=, topic_ids=)
+                                             -> {partition: DeletedRecords (ErasedRecords) | DeleteRecordsError}
     resolve_delete_targets({partition: ...}) -> {partition: offset | DeleteRecordsError}          nothing is deleted
     list_offsets({partition: OffsetSpec | Timestamp}, read_committed=) -> {partition: ListedOffset | AdminError}
     list_group_offsets(groups, or {group: partitions or None}) -> {group: {partition: CommittedOffset} | AdminError}
@@ -19,8 +19,15 @@
     list_topics() -> {name: TopicDescription}     describe_topics(names) -> {name: TopicDescription | AdminError}
     describe_configs([ConfigResource(ResourceType.TOPIC, name)], keys=) -> {resource: {key: ConfigEntry} | AdminError}
     alter_configs({resource: [ConfigChange(key, value)]}, validate_only=) -> {resource: None | AdminError}
+    describe_quotas() -> {entity: {key: limit}}     alter_quotas({QuotaEntity(user=): {key: limit or None}}) -> {entity: None | AdminError}
     describe_cluster(include_fenced=) -> ClusterDescription     describe_features() -> {name: Feature}
+    elect_leaders(partitions, unclean=), alter_reassignments({partition: [broker ids] | None}) -> {partition: None | AdminError}
+    list_reassignments() -> {partition: Reassignment}     unregister_broker(broker id)
     describe_log_dirs(brokers=, partitions=) -> {broker id: {path: LogDir} | AdminError}
+    describe_acls(AclFilter()) -> [Acl]     create_acls([Acl]) -> {acl: None | AdminError}
+    delete_acls([AclFilter]) -> {filter: [Acl] | AdminError}
+    create_delegation_token(owner=, renewers=, lifetime_ms=) -> DelegationToken     describe_delegation_tokens(owners=) -> [DelegationToken]
+    renew_delegation_token(hmac, period_ms=), expire_delegation_token(hmac, period_ms=) -> when it ends
     list_groups(states=, kinds=) -> ListedGroups     describe_groups(names) -> {name: GroupDescription | AdminError}
     delete_groups(names) -> {name: None | AdminError}
 
@@ -36,11 +43,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from lowtide.admin.acls import Acl, AclFilter
     from lowtide.admin.blocking import BlockingAdminClient
     from lowtide.admin.client import AdminClient
     from lowtide.admin.cluster_description import ClusterDescription
     from lowtide.admin.cluster_view import Broker, PartitionDescription, TopicDescription
     from lowtide.admin.configs import ConfigChange, ConfigEntry, ConfigOperation, ConfigResource, ConfigSource, ResourceType
+    from lowtide.admin.delegation_tokens import DelegationToken
     from lowtide.admin.deletion import (
         TO_HIGH_WATERMARK,
         Committed,
@@ -49,6 +58,8 @@ if TYPE_CHECKING:
         DeleteResult,
         DeleteStage,
         DeleteTarget,
+        ErasedRecords,
+        EraseUnsupportedError,
         LeaderOnlyUnsupportedError,
     )
     from lowtide.admin.errors import (
@@ -64,14 +75,23 @@ if TYPE_CHECKING:
     from lowtide.admin.groups import GroupDescription, GroupListing, GroupMember, ListedGroups
     from lowtide.admin.log_dirs import LogDir, ReplicaSize
     from lowtide.admin.offsets import ListedOffset, OffsetSpec, Timestamp
+    from lowtide.admin.quotas import DEFAULT_NAME, QuotaEntity
     from lowtide.admin.records import FetchedRecords
     from lowtide.admin.settings import ClientSettings, SettingsError
     from lowtide.admin.topics import CreatedTopic, NewTopic
+    from lowtide.protocol.acl_values import AclOperation, AclPattern, AclPermission, AclResourceType
     from lowtide.protocol.client.versions import Feature
     from lowtide.protocol.types import TopicPartition
 
 __all__ = [
+    "DEFAULT_NAME",
     "TO_HIGH_WATERMARK",
+    "Acl",
+    "AclFilter",
+    "AclOperation",
+    "AclPattern",
+    "AclPermission",
+    "AclResourceType",
     "AdminClient",
     "AdminError",
     "AuthenticationFailedError",
@@ -91,11 +111,14 @@ __all__ = [
     "ConnectionFailedError",
     "CreatedTopic",
     "DeadlineExceededError",
+    "DelegationToken",
     "DeleteRecordsError",
     "DeleteResult",
     "DeleteStage",
     "DeleteTarget",
     "DeletedRecords",
+    "EraseUnsupportedError",
+    "ErasedRecords",
     "Feature",
     "FetchedRecords",
     "GroupDescription",
@@ -108,6 +131,7 @@ __all__ = [
     "NewTopic",
     "OffsetSpec",
     "PartitionDescription",
+    "QuotaEntity",
     "ReplicaSize",
     "ResourceType",
     "SettingsError",
@@ -118,6 +142,8 @@ __all__ = [
 ]
 
 _MODULES: Final = {
+    "lowtide.admin.acls": ("Acl", "AclFilter"),
+    "lowtide.protocol.acl_values": ("AclOperation", "AclPattern", "AclPermission", "AclResourceType"),
     "lowtide.admin.blocking": ("BlockingAdminClient",),
     "lowtide.admin.client": ("AdminClient",),
     "lowtide.admin.cluster_description": ("ClusterDescription",),
@@ -131,6 +157,8 @@ _MODULES: Final = {
         "DeleteResult",
         "DeleteStage",
         "DeleteTarget",
+        "ErasedRecords",
+        "EraseUnsupportedError",
         "LeaderOnlyUnsupportedError",
     ),
     "lowtide.admin.errors": (
@@ -147,8 +175,10 @@ _MODULES: Final = {
     "lowtide.admin.groups": ("GroupDescription", "GroupListing", "GroupMember", "ListedGroups"),
     "lowtide.admin.log_dirs": ("LogDir", "ReplicaSize"),
     "lowtide.admin.offsets": ("ListedOffset", "OffsetSpec", "Timestamp"),
+    "lowtide.admin.quotas": ("DEFAULT_NAME", "QuotaEntity"),
     "lowtide.admin.records": ("FetchedRecords",),
     "lowtide.admin.settings": ("ClientSettings", "SettingsError"),
+    "lowtide.admin.delegation_tokens": ("DelegationToken",),
     "lowtide.admin.topics": ("CreatedTopic", "NewTopic"),
     "lowtide.protocol.types": ("TopicPartition",),
 }

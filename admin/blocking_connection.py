@@ -12,12 +12,14 @@ from __future__ import annotations
 import socket
 import ssl
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from lowtide.admin.errors import ConnectionFailedError, UnsupportedVersionError, error_of
+from lowtide.admin.errors import ConnectionFailedError, UnsupportedVersionError, error_of, no_token
 from lowtide.protocol.client.connection import ClientConnection
 from lowtide.protocol.client.opening import Ask, Opening
 from lowtide.protocol.client.refused import Refused
+from lowtide.protocol.client.sasl import SaslSettings
 from lowtide.runtime.clock import Clock, SystemClock
 from lowtide.runtime.random import system_random
 from lowtide.runtime.tls import TlsError, client_context
@@ -51,11 +53,12 @@ class BlockingConnection:
         Errors: ConnectionFailedError; where trying again changes nothing: TlsError, AuthenticationFailedError, BrokerAnsweredError.
         """
         clock = clock or SystemClock()
+        sasl = _login(address, settings)
         until_ms = min(deadline_ms, clock.monotonic_ms() + settings.connection_setup_timeout_ms)
         connected = _connect(address, settings, max(until_ms - clock.monotonic_ms(), 1) / 1000)
         connection = cls(address, connected, settings, clock)
         try:
-            connection._begin_session(Opening(settings.sasl, f"{system_random().getrandbits(128):x}"), until_ms)
+            connection._begin_session(Opening(sasl, f"{system_random().getrandbits(128):x}"), until_ms)
         except BaseException:
             connection.close()
             raise
@@ -192,6 +195,18 @@ class BlockingConnection:
         was_sent = self._core.in_session and self.waiting_count > 0
         self.close()
         return ConnectionFailedError(f"broker {self.address}: {reason}", was_sent=was_sent)
+
+
+def _login(address: Address, settings: ClientSettings) -> SaslSettings | None:
+    """Who we say we are, with a token that holds now. Errors: ConnectionFailedError, AuthenticationFailedError."""
+    if settings.sasl is None or settings.tokens is None:
+        return settings.sasl
+    from lowtide.runtime.token_source import TokenError, token_of  # noqa: PLC0415 - takes long, and few clients need it
+
+    try:
+        return replace(settings.sasl, token=token_of(settings.tokens))
+    except TokenError as error:
+        raise no_token(address, error, is_final=error.is_final) from None
 
 
 def _connect(address: Address, settings: ClientSettings, timeout_s: float) -> socket.socket:

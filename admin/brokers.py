@@ -11,17 +11,22 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from lowtide.admin.connection import Connection, open_connection
-from lowtide.admin.errors import AdminError, ClientClosedError
+from lowtide.admin.errors import AdminError, ClientClosedError, no_token
 from lowtide.admin.settings import Address, ClientSettings, SettingsError
 from lowtide.protocol.client.opening import Opening
 from lowtide.protocol.client.retries import Backoff, Reachability
+from lowtide.protocol.client.sasl import SaslSettings
 from lowtide.runtime.clock import Clock
 from lowtide.runtime.random import Random
 from lowtide.runtime.tasks import TaskRegistry
 from lowtide.runtime.tls import TlsError, client_context
+
+if TYPE_CHECKING:
+    from lowtide.runtime.token_source import Tokens
 
 OWN_CONNECTIONS_MAX: Final = 8
 """Requests that may wait at one address at once; further ones wait here."""
@@ -58,6 +63,7 @@ class Brokers:
         self._places: dict[Address, _Place] = {}
         self._tasks = TaskRegistry(_raised_where_awaited)
         self._tls: ssl.SSLContext | None = None
+        self._tokens: Tokens | None = None
         self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -174,14 +180,28 @@ class Brokers:
                 self._tls = client_context(self._settings.tls)
             except TlsError as error:
                 raise SettingsError(str(error)) from error
-        opening = Opening(self._settings.sasl, random.randbytes(NONCE_BYTES).hex())
         try:
+            opening = Opening(await self._login(address), random.randbytes(NONCE_BYTES).hex())
             connection = await open_connection(address, self._settings, opening, clock, self._tls)
         except AdminError:
             place.reachability.on_failure(clock.monotonic_ms(), random.uniform(-1, 1))
             raise
         place.reachability.on_success()
         return connection
+
+    async def _login(self, address: Address) -> SaslSettings | None:
+        """Who we say we are, with a token that holds now. Errors: AdminError."""
+        sasl, source = self._settings.sasl, self._settings.tokens
+        if sasl is None or source is None:
+            return sasl
+        from lowtide.runtime.token_source import TokenError, Tokens  # noqa: PLC0415 - takes long, and few clients need it
+
+        if self._tokens is None:
+            self._tokens = Tokens(source, self._ports.clock)
+        try:
+            return replace(sasl, token=await self._tokens.get())
+        except TokenError as error:
+            raise no_token(address, error, is_final=error.is_final) from None
 
 
 def _raised_where_awaited(name: str, error: BaseException) -> None:

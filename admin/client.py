@@ -3,29 +3,50 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
-from lowtide.admin import cluster_description, configs, group_offsets, groups, log_dirs, offsets, records, topics
+from lowtide.admin import (
+    acls,
+    cluster_description,
+    configs,
+    delegation_tokens,
+    group_offsets,
+    groups,
+    log_dirs,
+    offsets,
+    quotas,
+    records,
+    replicas,
+    topics,
+    users,
+)
+from lowtide.admin.acls import Acl, AclFilter
 from lowtide.admin.arguments import each_of, named
 from lowtide.admin.brokers import Ports
 from lowtide.admin.cluster import Cluster
 from lowtide.admin.cluster_description import ClusterDescription
 from lowtide.admin.cluster_view import TopicDescription
 from lowtide.admin.configs import ConfigChange, ConfigEntry, ConfigResource
+from lowtide.admin.delegation_tokens import DelegationToken
 from lowtide.admin.delete_records import delete_records, resolve_targets
 from lowtide.admin.deletion import DeleteRecordsError, DeleteResult, DeleteTarget
+from lowtide.admin.erasing import erase_records
 from lowtide.admin.errors import AdminError
 from lowtide.admin.group_offsets import CommittedOffset, GroupOffsets
 from lowtide.admin.groups import GroupDescription, ListedGroups
 from lowtide.admin.log_dirs import LogDir
+from lowtide.admin.observing import ObservingClient
 from lowtide.admin.offsets import ListedOffset, Place
-from lowtide.admin.patience import Deadline
+from lowtide.admin.quotas import QuotaEntity
 from lowtide.admin.records import FETCH_BYTES, FetchedRecords
-from lowtide.admin.settings import INT32_MAX, ClientSettings
+from lowtide.admin.replicas import Reassignment
+from lowtide.admin.settings import ClientSettings
 from lowtide.admin.topics import CreatedTopic, NewTopic
+from lowtide.admin.users import ScramUpsertion
 from lowtide.protocol.client.versions import Feature
+from lowtide.protocol.scram import ScramMechanism
 from lowtide.protocol.types import BrokerId, Offset, TopicId, TopicPartition
 from lowtide.runtime.clock import SystemClock
 from lowtide.runtime.random import system_random
@@ -33,7 +54,7 @@ from lowtide.runtime.random import system_random
 _LOG = logging.getLogger("lowtide.admin")
 
 
-class AdminClient:
+class AdminClient(ObservingClient):
     """Administers a cluster: Lowtide's or Apache Kafka's, over the network only.
 
         async with AdminClient("localhost:9092") as admin:
@@ -60,10 +81,9 @@ class AdminClient:
             bootstrap_servers if isinstance(bootstrap_servers, Mapping | ClientSettings) else {"bootstrap.servers": bootstrap_servers}
         )
         self.settings = settings if isinstance(settings, ClientSettings) else ClientSettings.of(settings)
+        super().__init__(Cluster(self.settings, ports or Ports(SystemClock(), system_random())))
         if self.settings.unused_keys:
             _LOG.warning("these settings mean nothing to this client: %s", ", ".join(self.settings.unused_keys))
-        self.cluster = Cluster(self.settings, ports or Ports(SystemClock(), system_random()))
-        """What the methods stand on: leaders, coordinators, one request to one broker. For requests that have no method."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -75,19 +95,13 @@ class AdminClient:
         """Close all connections. Calls that are under way fail."""
         await self.cluster.close()
 
-    def _deadline(self, timeout: float | None) -> Deadline:
-        """By when a call has to end that begins now and was given so many seconds. Errors: ValueError."""
-        if timeout is not None and not timeout > 0:
-            message = f"a timeout of {timeout} seconds leaves no time for anything"
-            raise ValueError(message)
-        return self.cluster.deadline(None if timeout is None else max(round(min(timeout * 1000, INT32_MAX)), 1))
-
     # ------------------------------------------------------------------ records
     async def delete_records(
         self,
         targets: Mapping[TopicPartition, DeleteTarget],
         *,
         leader_only: bool = False,
+        erase: bool = False,
         timeout: float | None = None,
         topic_ids: Mapping[str, TopicId] | None = None,
     ) -> dict[TopicPartition, DeleteResult]:
@@ -101,6 +115,10 @@ class AdminClient:
         A delete is done when every live replica has it. With `leader_only` it is done when the leader has it (KIP-1343); a broker that
         doesn't know this gives `LeaderOnlyUnsupportedError`, and nothing is deleted there.
 
+        With `erase` all brokers with a replica then erase the records: none of their files has them any more (docs/erasure.md). The result
+        is `ErasedRecords`, which names the brokers that have, and those of which that isn't known. A broker that can't erase gives
+        `EraseUnsupportedError`, and nothing is deleted.
+
         `topic_ids` says which topics are meant: one of the same name but another id is left alone. Without it, the topics are those that
         are there when the call begins. The id is checked just before each attempt, at the leader; what remains is a topic that is deleted,
         created again and led by the same broker within that round trip. Brokers that return no ids (before Kafka 2.8) can't be asked to
@@ -108,9 +126,14 @@ class AdminClient:
 
         Partitions of one leader go in one request, however many. Returns a result for each partition: `DeletedRecords`, or a
         `DeleteRecordsError` with the stage that failed and, when the time ended, whether the leader had deleted.
-        Errors: ValueError for targets that can't be meant, before anything is sent; those of the class.
+        Errors: ValueError for targets that can't be meant, and for `erase` with `leader_only`, before anything is sent; those of the class.
         """
         deadline = self._deadline(timeout)
+        if erase and leader_only:
+            message = "erasing concerns all replicas: it isn't possible with leader_only"
+            raise ValueError(message)
+        if erase:
+            return await erase_records(self.cluster, targets, deadline, topic_ids=topic_ids)
         return await delete_records(self.cluster, targets, deadline, leader_only=leader_only, topic_ids=topic_ids)
 
     async def resolve_delete_targets(
@@ -139,16 +162,14 @@ class AdminClient:
 
         Errors: BrokerAnsweredError (OFFSET_OUT_OF_RANGE for one), DeadlineExceededError.
         """
-        deadline = self._deadline(timeout)
-        return await records.fetch_records(
-            self.cluster, partition, offset, deadline, max_bytes=max_bytes, wait_ms=wait_ms, read_committed=read_committed
-        )
+        options = records.FetchOptions(max_bytes=max_bytes, wait_ms=wait_ms, read_committed=read_committed)
+        return await records.fetch_records(self.cluster, partition, offset, options, self._deadline(timeout))
 
     # ------------------------------------------------------------------ topics
     async def create_topics(
         self, new_topics: Iterable[NewTopic], *, validate_only: bool = False, timeout: float | None = None
     ) -> dict[str, CreatedTopic | AdminError]:
-        """Make topics, or with `validate_only` find out whether they could be made."""
+        """Create topics, or with `validate_only` check whether they could be created."""
         deadline = self._deadline(timeout)
         return await topics.create_topics(
             self.cluster, each_of(NewTopic, new_topics, 'NewTopic(name="flights")'), deadline, validate_only=validate_only
@@ -210,6 +231,16 @@ class AdminClient:
         }
         return await configs.alter_configs(self.cluster, found, self._deadline(timeout), validate_only=validate_only)
 
+    async def describe_quotas(self, *, timeout: float | None = None) -> dict[QuotaEntity, dict[str, float]]:
+        """All quotas that are set, of users, client ids and addresses (KIP-546)."""
+        return await quotas.describe_quotas(self.cluster, self._deadline(timeout))
+
+    async def alter_quotas(
+        self, changes: Mapping[QuotaEntity, Mapping[str, float | None]], *, validate_only: bool = False, timeout: float | None = None
+    ) -> dict[QuotaEntity, AdminError | None]:
+        """Set quotas by their keys, and remove those whose limit is None; all of an entity, or none. The others stay as they are."""
+        return await quotas.alter_quotas(self.cluster, changes, self._deadline(timeout), validate_only=validate_only)
+
     # ------------------------------------------------------------------ the cluster
     async def describe_cluster(self, *, include_fenced: bool = False, timeout: float | None = None) -> ClusterDescription:
         """The cluster's id, its controller and its brokers; with `include_fenced` also those that may not lead (Kafka 4.0, KIP-1073)."""
@@ -228,6 +259,79 @@ class AdminClient:
     ) -> dict[BrokerId, dict[str, LogDir] | AdminError]:
         """The log directories of brokers (all that can be reached) by path, and the replicas in them (all, or of `partitions`)."""
         return await log_dirs.describe_log_dirs(self.cluster, brokers, partitions, self._deadline(timeout))
+
+    async def elect_leaders(
+        self, partitions: Collection[TopicPartition], *, unclean: bool = False, timeout: float | None = None
+    ) -> dict[TopicPartition, AdminError | None]:
+        """Have the first replica of each partition lead, where it is in sync (KIP-183); None means that it does.
+
+        With `unclean` a partition without a leader gets one that isn't in sync, and loses the records that this one lacks (KIP-460).
+        """
+        return await replicas.elect_leaders(self.cluster, partitions, self._deadline(timeout), unclean=unclean)
+
+    async def alter_reassignments(
+        self, wanted: Mapping[TopicPartition, Sequence[BrokerId] | None], *, timeout: float | None = None
+    ) -> dict[TopicPartition, AdminError | None]:
+        """Begin to give partitions these replicas, the preferred leader first, or cancel that (None); None means begun (KIP-455)."""
+        return await replicas.alter_reassignments(self.cluster, wanted, self._deadline(timeout))
+
+    async def list_reassignments(self, *, timeout: float | None = None) -> dict[TopicPartition, Reassignment]:
+        """The partitions that are being given other replicas."""
+        return await replicas.list_reassignments(self.cluster, self._deadline(timeout))
+
+    async def unregister_broker(self, broker_id: BrokerId, *, timeout: float | None = None) -> None:
+        """Have the cluster forget a broker that won't come back (KIP-631). Errors: BrokerAnsweredError; INVALID_REQUEST for a live one."""
+        await replicas.unregister_broker(self.cluster, broker_id, self._deadline(timeout))
+
+    # ------------------------------------------------------------------ rules of access control
+    async def describe_acls(self, wanted: AclFilter | None = None, *, timeout: float | None = None) -> list[Acl]:
+        """The rules that a filter means, all without one. SECURITY_DISABLED where the cluster has no authorizer."""
+        return await acls.describe_acls(self.cluster, wanted or AclFilter(), self._deadline(timeout))
+
+    async def create_acls(self, rules: Iterable[Acl], *, timeout: float | None = None) -> dict[Acl, AdminError | None]:
+        """Create rules; one that is there already is created too. They are in force on all brokers then."""
+        return await acls.create_acls(self.cluster, each_of(Acl, rules, "Acl(...)"), self._deadline(timeout))
+
+    async def delete_acls(self, filters: Iterable[AclFilter], *, timeout: float | None = None) -> dict[AclFilter, list[Acl] | AdminError]:
+        """Remove all rules that filters mean; for each filter the rules that were there."""
+        return await acls.delete_acls(self.cluster, each_of(AclFilter, filters, "AclFilter(...)"), self._deadline(timeout))
+
+    # ------------------------------------------------------------------ users
+    async def describe_scram_users(
+        self, names: Iterable[str] | None = None, *, timeout: float | None = None
+    ) -> dict[str, dict[ScramMechanism, int] | AdminError]:
+        """The mechanisms by which users (all, or these) log in by SCRAM, and the iterations of each credential."""
+        return await users.describe_scram_users(self.cluster, None if names is None else named(names), self._deadline(timeout))
+
+    async def alter_scram_users(
+        self, changes: Mapping[str, ScramUpsertion | ScramMechanism], *, timeout: float | None = None
+    ) -> dict[str, AdminError | None]:
+        """Set the credentials of users, or delete those of a mechanism; None means done. Passwords are salted and hashed before."""
+        return await users.alter_scram_users(self.cluster, changes, self._deadline(timeout))
+
+    # ------------------------------------------------------------------ delegation tokens
+    async def create_delegation_token(
+        self, *, owner: str | None = None, renewers: Iterable[str] = (), lifetime_ms: int = -1, timeout: float | None = None
+    ) -> DelegationToken:
+        """A token by which clients log in as `owner` (as `User:alice`; this client, where it is None), until it ends (KIP-48, KIP-373).
+
+        `renewers` may renew and end it besides its owner. A `lifetime_ms` above 0 is how long it lasts at most, below what brokers allow.
+        """
+        return await delegation_tokens.create_delegation_token(self.cluster, owner, renewers, lifetime_ms, self._deadline(timeout))
+
+    async def renew_delegation_token(self, hmac: bytes, *, period_ms: int = -1, timeout: float | None = None) -> int:
+        """Have a token end in a period above 0, or in the longest one that brokers allow. Returns when it ends."""
+        return await delegation_tokens.renew_delegation_token(self.cluster, hmac, period_ms, self._deadline(timeout))
+
+    async def expire_delegation_token(self, hmac: bytes, *, period_ms: int = -1, timeout: float | None = None) -> int:
+        """Have a token end in a period, at once with one below 0. Returns when it ends."""
+        return await delegation_tokens.expire_delegation_token(self.cluster, hmac, period_ms, self._deadline(timeout))
+
+    async def describe_delegation_tokens(
+        self, owners: Iterable[str] | None = None, *, timeout: float | None = None
+    ) -> list[DelegationToken]:
+        """The tokens that this client may see, with their HMACs: all, or those that concern these principals."""
+        return await delegation_tokens.describe_delegation_tokens(self.cluster, owners, self._deadline(timeout))
 
     # ------------------------------------------------------------------ groups
     async def list_groups(self, *, states: Iterable[str] = (), kinds: Iterable[str] = (), timeout: float | None = None) -> ListedGroups:

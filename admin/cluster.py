@@ -125,7 +125,7 @@ class Cluster:
     async def ask_any(self, ask: Callable[[BrokerHandle], Awaitable[T]], deadline: Deadline) -> T:
         """What `ask` gets from some broker: those that are connected first, then the others, again and again until the deadline.
 
-        A broker that does not answer within `SILENT_MS` goes on being waited for while the next one is asked too; the first answer counts.
+        A broker that does not answer within `SILENT_MS` is still waited for while the next one is asked too; the first answer counts.
 
         Errors: DeadlineExceededError, with the last failure at each address; and what `ask` raises, except ConnectionFailedError.
         """
@@ -159,7 +159,7 @@ class Cluster:
         return sorted(connected + ready or known + bootstrap, key=self._connections.was_silent)
 
     async def rest(self, attempt: int, deadline: Deadline, reason: str = "") -> None:
-        """The backoff after so many attempts, or what is left of the time. Says once in a call that it goes on, and for what `reason`."""
+        """The backoff after so many attempts, or the remaining time. Logs once in a call that it continues, and the `reason`."""
         if reason and deadline.is_to_be_told():
             _LOG.info("tried again for up to %d s more: %s", deadline.remaining_ms() // 1000, reason)
         pause_ms = min(self.settings.retry_backoff.rest_ms(attempt, self.ports.random.uniform(-1, 1)), deadline.remaining_ms())
@@ -181,7 +181,7 @@ class Cluster:
         """The broker to ask for changes of the cluster: the controller, or one that will pass it on to that. Errors: as `view`.
 
         A controller that does not answer at once is not waited for: the broker whose metadata named it passes the request on to it or
-        to its successor. (Apache Kafka with ZooKeeper refuses that with NOT_CONTROLLER; the call goes on until it has a new controller.)
+        to its successor. (Apache Kafka with ZooKeeper refuses that with NOT_CONTROLLER; the call continues until it has a new controller.)
         """
         attempt = 0
         while True:
@@ -260,3 +260,14 @@ async def view_from(handle: BrokerHandle, topics: Collection[str] | None) -> Clu
     if response.error_code:
         raise BrokerAnsweredError(response.error_code, "the broker didn't tell its metadata")
     return view_of(response)
+
+
+def raise_for_error(handle: BrokerHandle, response: Any, what: str) -> None:
+    """What the error of a whole answer means to `Cluster.ask_any`, if it has one.
+
+    Errors: ConnectionFailedError for what another broker, or a later attempt, may answer; BrokerAnsweredError.
+    """
+    if response.error_code and is_retriable(response.error_code):
+        raise ConnectionFailedError(f"{handle.address}: {BrokerAnsweredError(response.error_code, what)}")
+    if response.error_code:
+        raise BrokerAnsweredError(response.error_code, what, getattr(response, "error_message", None))

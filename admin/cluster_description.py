@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lowtide.admin.cluster import BrokerHandle, Cluster, view_from
+from lowtide.admin.cluster import BrokerHandle, Cluster, raise_for_error, view_from
 from lowtide.admin.cluster_view import Broker
-from lowtide.admin.errors import BrokerAnsweredError, ConnectionFailedError
 from lowtide.admin.settings import Address
 from lowtide.protocol.api_keys import ApiKey
-from lowtide.protocol.client.retries import is_retriable
 from lowtide.protocol.messages.describe_cluster import DescribeClusterRequest
 from lowtide.protocol.types import BrokerId
 
@@ -41,10 +39,7 @@ async def describe_cluster(cluster: Cluster, deadline: Deadline, *, include_fenc
             return ClusterDescription(cluster_id=view.cluster_id, controller_id=view.controller_id, brokers=brokers)
         request = DescribeClusterRequest(include_cluster_authorized_operations=False, include_fenced_brokers=include_fenced)
         response = await handle.ask(request, at_least=_FENCED_SINCE if include_fenced else 0)
-        if response.error_code and is_retriable(response.error_code):
-            raise ConnectionFailedError(f"{handle.address}: {BrokerAnsweredError(response.error_code, 'the cluster')}")
-        if response.error_code:
-            raise BrokerAnsweredError(response.error_code, "the cluster", response.error_message)
+        raise_for_error(handle, response, "the cluster")
         brokers = tuple(
             Broker(broker_id=row.broker_id, address=Address(row.host, row.port), rack=row.rack, is_fenced=row.is_fenced)
             for row in sorted(response.brokers, key=lambda row: row.broker_id)

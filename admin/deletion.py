@@ -9,12 +9,13 @@ import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
 from lowtide.admin.arguments import by_partition
 from lowtide.admin.errors import AdminError, UnsupportedVersionError
 from lowtide.admin.offsets import Timestamp
-from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID, Offset, TopicId, TopicPartition
+from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID, BrokerId, Offset, TopicId, TopicPartition
 
 TO_HIGH_WATERMARK: Final = -1
 """In place of an offset: everything that is committed when the call begins."""
@@ -49,6 +50,25 @@ class DeletedRecords(NamedTuple):
     for; after one of the leader alone it may be behind."""
     leader_log_start_offset: Offset = UNKNOWN_OFFSET
     """The leader's own, -1 from brokers without version 3 of DeleteRecords (KIP-1343)."""
+
+
+class ErasedRecords(DeletedRecords):
+    """A delete that is done at every live replica, and which brokers have erased the records, too (docs/erasure.md)."""
+
+    erased_by: tuple[BrokerId, ...] = ()
+    """No file of these has a record below the low watermark."""
+    not_erased_by: Mapping[BrokerId, str] = MappingProxyType({})
+    """Replicas' brokers of which that isn't known, each with a clause that says why."""
+
+    @classmethod
+    def of(cls, deleted: DeletedRecords, erased_by: tuple[BrokerId, ...], not_erased_by: Mapping[BrokerId, str]) -> ErasedRecords:
+        """That delete, and what became of its records."""
+        made = cls(*deleted)
+        made.erased_by, made.not_erased_by = erased_by, dict(not_erased_by)
+        return made
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()[:-1]}, erased_by={self.erased_by}, not_erased_by={dict(self.not_erased_by)})"
 
 
 class DeleteStage(Enum):
@@ -109,6 +129,10 @@ class DeleteFacts(NamedTuple):
 
 class LeaderOnlyUnsupportedError(DeleteRecordsError, UnsupportedVersionError):
     """The leader doesn't know deletes of the leader alone. Nothing was sent: an ordinary delete would promise something else."""
+
+
+class EraseUnsupportedError(DeleteRecordsError, UnsupportedVersionError):
+    """A broker with a replica can't erase. Nothing was deleted: a delete alone would promise something else."""
 
 
 DeleteResult: TypeAlias = DeletedRecords | DeleteRecordsError

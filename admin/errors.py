@@ -15,7 +15,7 @@ class AdminError(Exception):
 
 
 class ConnectionFailedError(AdminError, ConnectionError):
-    """A connection couldn't be made, or was lost. `was_sent`: the broker may have got the request, and done what it asks."""
+    """A connection could not be opened, or was lost. `was_sent`: the broker may have received and executed the request."""
 
     def __init__(self, reason: str, *, was_sent: bool = False) -> None:
         super().__init__(reason)
@@ -66,6 +66,11 @@ def _restored(kind: type[BrokerAnsweredError], args: tuple[object, ...], code: i
 def code_name(code: int) -> str:
     """Kafka's name of an error code; a code that came after our table by its number."""
     return ErrorCode(code).name if code in _CODES else f"error {code}"
+
+
+def no_token(address: object, reason: object, *, is_final: bool) -> AdminError:
+    """What to raise where there is no token to log in with. A final reason stays when it is tried again."""
+    return (AuthenticationFailedError if is_final else ConnectionFailedError)(f"{address}: no token to log in with: {reason}")
 
 
 def error_of(refused: Refused) -> AdminError:

@@ -21,7 +21,7 @@ class Deadline:
         self._told = False
 
     def is_to_be_told(self) -> bool:
-        """Whether it is time to say that the call goes on; once."""
+        """Whether it is time to log that the call continues; once."""
         if self._told or self._clock.monotonic_ms() - self._begun_ms < WAITING_TOLD_MS:
             return False
         self._told = True

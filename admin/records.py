@@ -38,26 +38,28 @@ class FetchedRecords:
     """Producers, and the first offset of each transaction of theirs that was aborted, for who reads committed records only."""
 
 
-async def fetch_records(  # noqa: PLR0913  options of the call, by keyword
-    cluster: Cluster,
-    partition: TopicPartition,
-    offset: Offset,
-    deadline: Deadline,
-    *,
-    max_bytes: int = FETCH_BYTES,
-    wait_ms: int = 0,
-    read_committed: bool = False,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchOptions:
+    """How a fetch reads: about how many bytes, how long it waits for any, and whether what transactions left open or aborted is hidden."""
+
+    max_bytes: int = FETCH_BYTES
+    wait_ms: int = 0
+    read_committed: bool = False
+
+
+async def fetch_records(
+    cluster: Cluster, partition: TopicPartition, offset: Offset, options: FetchOptions, deadline: Deadline
 ) -> FetchedRecords:
     """See `AdminClient.fetch_records`."""
     leaders = Leaders(cluster, deadline)
 
     async def send(broker_id: BrokerId, _: list[TopicPartition], __: int) -> Mapping[TopicPartition, Outcome[FetchedRecords]]:
-        row = FetchPartition(partition=partition.partition, fetch_offset=offset, partition_max_bytes=max_bytes)
+        row = FetchPartition(partition=partition.partition, fetch_offset=offset, partition_max_bytes=options.max_bytes)
         request = FetchRequest(
-            max_wait_ms=min(wait_ms, longest_wait_ms(cluster, deadline)),
-            min_bytes=1 if wait_ms else 0,
-            max_bytes=max_bytes,
-            isolation_level=int(read_committed),
+            max_wait_ms=min(options.wait_ms, longest_wait_ms(cluster, deadline)),
+            min_bytes=1 if options.wait_ms else 0,
+            max_bytes=options.max_bytes,
+            isolation_level=int(options.read_committed),
             topics=[FetchTopic(topic=partition.topic, partitions=[row])],
         )
         async with cluster.broker(broker_id, deadline, waits=True) as handle:

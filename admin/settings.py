@@ -14,13 +14,20 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
+from lowtide.admin.given import Given, SettingsError
 from lowtide.protocol.client.retries import Backoff
 from lowtide.protocol.client.sasl import SaslSettings
+from lowtide.protocol.jaas import JaasError, parse_jaas
 from lowtide.runtime.filesystem import FileSystem, OsFileSystem
 from lowtide.runtime.properties import PropertiesError, read_properties
 from lowtide.runtime.tls import TlsSettings
+
+if TYPE_CHECKING:
+    from lowtide.runtime.token_source import TokenSource
+
+__all__ = ["Address", "ClientSettings", "SettingsError", "parse_addresses", "read_properties_file"]
 
 DEFAULT_PORT: Final = 9092
 REQUEST_TIMEOUT_MS: Final = 30_000
@@ -33,11 +40,7 @@ PROPERTIES_BYTES_MAX: Final = 1 << 20
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
-"""What `sasl.mechanism` may say; the last two are known and not supported, which is an error when a connection is opened."""
-
-
-class SettingsError(ValueError):
-    """Settings that can't be: one sentence that names where they come from, the key and the value."""
+"""What `sasl.mechanism` may say; the last one is known and not supported, which is an error when a connection is opened."""
 
 
 class Address(NamedTuple):
@@ -60,6 +63,8 @@ class ClientSettings:
     tls: TlsSettings | None = None
     """None: plain text."""
     sasl: SaslSettings | None = None
+    tokens: TokenSource | None = None
+    """Where the tokens for OAUTHBEARER come from: each login has the one of then."""
     request_timeout_ms: int = REQUEST_TIMEOUT_MS
     """How long one request may go without its answer. Longer waits that a request itself asks for come on top of it."""
     default_api_timeout_ms: int = API_TIMEOUT_MS
@@ -167,48 +172,9 @@ _INTEGERS: Final = {
 }
 
 
-class _Given:
-    """Properties with their sources; remembers which were asked for."""
-
-    def __init__(self, given: Mapping[str, tuple[str, str]]) -> None:
-        self._given = given
-        self.asked: set[str] = set()
-
-    def get(self, *keys: str) -> str | None:
-        """The value of the first of these keys that was given, without white space around it."""
-        self.asked.update(keys)
-        for key in keys:
-            if key in self._given:
-                return self._given[key][0].strip()
-        return None
-
-    def secret(self, key: str) -> str | None:
-        """The value as it is: white space around it may belong to a password."""
-        self.asked.add(key)
-        return self._given[key][0] if key in self._given else None
-
-    def error(self, key: str, allowed: str, *, secret: bool = False) -> SettingsError:
-        """A sentence about the value of `key`."""
-        value, source = self._given[key]
-        return SettingsError(f"{source}: {key} is {'not possible' if secret else repr(value)}: {allowed}.")
-
-    def choice(self, key: str, allowed: tuple[str, ...]) -> str | None:
-        """A value that has to be one of a few, in capitals or not. Errors: SettingsError."""
-        value = self.get(key)
-        if value is None:
-            return None
-        for choice in allowed:
-            if choice.upper() == value.upper():
-                return choice
-        raise self.error(key, f"allowed are {', '.join(allowed)}")
-
-    def unused(self) -> tuple[str, ...]:
-        return tuple(key for key in self._given if key not in self.asked)
-
-
 def _fields(properties: Mapping[str, tuple[str, str]]) -> dict[str, object]:
     """What the properties say, by the names of the fields. Errors: SettingsError."""
-    given = _Given(properties)
+    given = Given(properties)
     servers = given.get("bootstrap.servers", "metadata.broker.list")
     if servers is None:
         sources = dict.fromkeys(source.partition(" line ")[0] for _, source in properties.values()) or ["the settings"]
@@ -230,17 +196,18 @@ def _fields(properties: Mapping[str, tuple[str, str]]) -> dict[str, object]:
         fields["tls"] = tls
     if protocol.startswith("SASL"):
         fields["sasl"] = sasl
+        fields["tokens"] = _tokens(given, sasl)
     fields["unused_keys"] = given.unused()
     return fields
 
 
-def _integer(given: _Given, key: str, text: str, integer: _Integer) -> int:
+def _integer(given: Given, key: str, text: str, integer: _Integer) -> int:
     if re.fullmatch(r"-?[0-9]{1,19}", text) is None or not integer.low <= int(text) <= integer.high:
         raise given.error(key, f"allowed are whole numbers from {integer.low} to {integer.high}")
     return int(text)
 
 
-def _fit_times(given: _Given, fields: dict[str, object]) -> None:
+def _fit_times(given: Given, fields: dict[str, object]) -> None:
     """A call may take at least as long as one of its requests. Errors: SettingsError, when both were given and don't fit.
 
     Source: KafkaAdminClient, which treats the two likewise.
@@ -258,7 +225,7 @@ _STORE_TYPES: Final = ("PEM", "JKS", "PKCS12")
 _NO_OTHER_STORES: Final = "Python reads PEM only: set it to PEM and give a PEM file (openssl pkcs12 and keytool -exportcert make one)"
 
 
-def _tls(given: _Given) -> TlsSettings:
+def _tls(given: Given) -> TlsSettings:
     """Errors: SettingsError."""
     for side, location in (("truststore", "ssl.truststore.location"), ("keystore", "ssl.keystore.location")):
         kind = given.choice(f"ssl.{side}.type", _STORE_TYPES)
@@ -288,7 +255,7 @@ def _ciphers(text: str | None) -> str | None:
     return ":".join(piece.strip() for piece in text.split(",")) if text else None
 
 
-def _minimum_version(given: _Given) -> str | None:
+def _minimum_version(given: Given) -> str | None:
     """The oldest of the versions that are enabled. Errors: SettingsError for one that is neither 1.2 nor 1.3."""
     key = "ssl.enabled.protocols" if given.get("ssl.enabled.protocols") else "ssl.protocol"
     text = given.get(key)
@@ -305,39 +272,45 @@ _LOGIN_MODULES: Final = {
     "SCRAM-SHA-256": ("ScramLoginModule",),
     "SCRAM-SHA-512": ("ScramLoginModule",),
 }
-_OPTION = re.compile(r"""\s*([\w.]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s"';]+))""")
 
 
-def _sasl(given: _Given, *, required: bool) -> SaslSettings | None:
+def _sasl(given: Given, *, required: bool) -> SaslSettings | None:
     """Errors: SettingsError for what isn't possible, and when it is required and something is missing."""
     mechanism = given.choice("sasl.mechanism", MECHANISMS) or given.choice("sasl.mechanisms", MECHANISMS) or "GSSAPI"
-    username, password = given.get("sasl.username"), given.secret("sasl.password")
+    username, password, by_token = given.get("sasl.username"), given.secret("sasl.password"), False
     login = given.get("sasl.jaas.config")
     if not required:
         return None
-    if login is not None and username is None:
-        username, password = _login(given, login, mechanism)
+    if login is not None and username is None and mechanism != "OAUTHBEARER":
+        username, password, by_token = _login(given, login, mechanism)
     if mechanism in _LOGIN_MODULES and (not username or password is None):
         message = f"sasl.mechanism is {mechanism}: sasl.jaas.config (or sasl.username and sasl.password) must say username and password."
         raise SettingsError(message)
-    return SaslSettings(mechanism=mechanism, username=username or "", password=password or "")
+    return SaslSettings(mechanism=mechanism, username=username or "", password=password or "", by_token=by_token)
 
 
-def _login(given: _Given, text: str, mechanism: str) -> tuple[str | None, str | None]:
-    """User and password of a line for Java's JAAS: `module required username="..." password="...";`. Errors: SettingsError."""
+def _tokens(given: Given, sasl: SaslSettings | None) -> TokenSource | None:
+    """Errors: SettingsError."""
+    if sasl is None or sasl.mechanism != "OAUTHBEARER":
+        return None
+    from lowtide.admin.oauth_settings import token_source  # noqa: PLC0415 - takes long, and few clients need it
+
+    return token_source(given)
+
+
+def _login(given: Given, text: str, mechanism: str) -> tuple[str | None, str | None, bool]:
+    """What a line for Java's JAAS says: `module required username="..." password="...";`, and with `tokenauth="true"` by a token.
+
+    Errors: SettingsError.
+    """
     key = "sasl.jaas.config"
-    start = re.match(r"([\w.$]+)\s+(?:required|requisite|sufficient|optional)(?=[\s;])", text, re.IGNORECASE)
-    if start is None:
-        raise given.error(key, 'allowed is `module required username="..." password="...";`', secret=True)
-    module = start[1].rpartition(".")[2]
-    if mechanism in _LOGIN_MODULES and module not in _LOGIN_MODULES[mechanism]:
-        raise given.error(key, f"its module is {start[1]}, but sasl.mechanism is {mechanism}", secret=True)
-    options: dict[str, str] = {}
-    position = start.end()
-    while (option := _OPTION.match(text, position)) is not None:
-        quoted = option[2] if option[2] is not None else option[3]
-        options[option[1]] = option[4] if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
-        position = option.end()
-    if text[position:].strip() not in ("", ";"):
-        raise given.error(key, f"the part after its {len(options)} options can't be read", secret=True)
-    return options.get("username"), options.get("password")
+    try:
+        module = parse_jaas(text)
+    except JaasError as error:
+        raise given.error(key, str(error), secret=True) from None
+    if mechanism in _LOGIN_MODULES and module.simple_name not in _LOGIN_MODULES[mechanism]:
+        raise given.error(key, f"its module is {module.name}, but sasl.mechanism is {mechanism}", secret=True)
+    by_token = module.options.get("tokenauth", "").lower() == "true"
+    if by_token and not mechanism.startswith("SCRAM-"):
+        raise given.error(key, f"it has tokenauth, which only SCRAM knows, but sasl.mechanism is {mechanism}", secret=True)
+    return module.options.get("username"), module.options.get("password"), by_token

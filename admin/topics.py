@@ -57,7 +57,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreatedTopic:
-    """A topic that was made, or could have been. What the broker doesn't tell is None, and the numbers are -1."""
+    """A topic that was created, or could have been. Values that the broker does not return are None, and numbers -1."""
 
     name: str
     topic_id: TopicId | None

@@ -1,7 +1,7 @@
 """Run the workloads on the targets: `python -m bench --help`.
 
-Rounds are interleaved: each goes over all targets before the next one begins, every other one backwards, so that what changes on the
-machine meanwhile hits all of them alike. A workload that fails on a target is reported, left out for that target, and makes the exit code
+Rounds are interleaved: each runs all targets before the next one starts, every other one backwards, so that changes on the
+machine affect all of them alike. A workload that fails on a target is reported, left out for that target, and makes the exit code
 1.
 """
 
@@ -33,16 +33,17 @@ from .workloads import FLOOR, WORKLOADS
 
 ROOT = Path(__file__).resolve().parents[1]
 _BUSY = 0.5
-"""With a load average above this share of the cores before the bench begins, other work spoils it."""
+"""With a load average above this share of the cores before the start, other work distorts the figures."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run what the command line asks for. Returns the exit code."""
+    """Run the requested workloads. Returns the exit code."""
     arguments = parse_arguments(sys.argv[1:] if words is None else words)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     scratch = Path(tempfile.mkdtemp(prefix="bench-", dir=arguments.scratch))
     targets = [make_target(spec, scratch) for spec in arguments.targets]
     results = Results([target.name for target in targets])
+    keep_bytecode(scratch)
     about = circumstances()
     print("\n".join(f"{name}: {value}" for name, value in about.items() if value))
     _warn(about)
@@ -69,6 +70,12 @@ def main(words: Sequence[str] | None = None) -> int:
     return 1 if results.faults else 0
 
 
+def keep_bytecode(scratch: Path) -> None:
+    """For brokers that run from a source tree: those of an installed package have bytecode, which pip makes."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["PYTHONPYCACHEPREFIX"] = str(scratch / "bytecode")
+
+
 def make_target(spec: TargetSpec, scratch: Path) -> Target:
     """One broker, or several."""
     return ClusterTarget(spec, scratch) if spec.brokers > 1 and spec.command else Target(spec, scratch)
@@ -78,6 +85,7 @@ def run_workload(name: str, arguments: Arguments, targets: Sequence[Target], res
     """All rounds of one workload on all targets."""
     workload = WORKLOADS[name]
     able = [target for target in targets if (target.can_be_started or not workload.starts) and (target.brokers > 1 or not workload.several)]
+    able = [target for target in able if target.spec.tls or not workload.over_tls]
     for number in range(-arguments.warm_rounds if workload.warms else 0, arguments.rounds):
         for target in list(able if number % 2 == 0 else reversed(able)):
             print(f"{name}: {target.name}, {f'round {number + 1}' if number >= 0 else 'warming'}", file=sys.stderr, flush=True)
@@ -95,7 +103,7 @@ def run_workload(name: str, arguments: Arguments, targets: Sequence[Target], res
 
 
 def circumstances() -> dict[str, Any]:
-    """When and where: what has to stand beside figures."""
+    """When and where the figures were measured."""
     return {
         "date": dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "commit": _commit(),
@@ -109,7 +117,7 @@ def _warn(about: dict[str, Any]) -> None:
     if about["load average before"] > _BUSY * (os.cpu_count() or 1):
         print("bench: this machine is busy with other work: trust CPU times more than rates, and ratios more than both", file=sys.stderr)
     if not PROC.is_dir():
-        print("bench: without /proc, CPU time and memory of brokers can't be seen", file=sys.stderr)
+        print("bench: without /proc, CPU time and memory of brokers are unknown", file=sys.stderr)
 
 
 def _commit() -> str:

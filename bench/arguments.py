@@ -14,7 +14,7 @@ from typing import TypeVar
 from .cluster import FILLED_IN, FILLED_IN_OF_SEVERAL
 from .figures import MEBIBYTE
 from .measure import TINY, Amounts
-from .targets import LOWTIDE, LOWTIDE_OF_SEVERAL, TargetSpec
+from .targets import LOWTIDE, LOWTIDE_OF_SEVERAL, LOWTIDE_TLS, TargetSpec
 from .workloads import FLOOR, OF_CLUSTERS, WORKLOADS
 
 OWN_NAME = "lowtide"
@@ -42,7 +42,7 @@ Workloads:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arguments:
-    """What was asked for."""
+    """The parsed command line."""
 
     targets: Sequence[TargetSpec]
     workloads: Sequence[str]
@@ -55,7 +55,7 @@ class Arguments:
 
 
 def parse_target(text: str) -> TargetSpec:
-    """Read `NAME=HOST:PORT` or `NAME=HOST:PORT:PID+PID`. Errors: ValueError with a sentence."""
+    """Read `NAME=HOST:PORT` or `NAME=HOST:PORT:PID+PID`. Errors: ValueError with a message."""
     name, rest = _named(text)
     match = re.fullmatch(r"(?:\[([^\]]+)\]|([^:\[\]]+)):(\d+)(?::(\d+(?:\+\d+)*))?", rest)
     if match is None or not 0 < int(match[3]) <= _PORT_MAX:
@@ -65,9 +65,9 @@ def parse_target(text: str) -> TargetSpec:
 
 
 def parse_start(text: str) -> TargetSpec:
-    """Read `NAME=COMMAND`; `{port}` and `{dir}` in it are filled in at each start, and more where several brokers are started.
+    """Read `NAME=COMMAND`; `{port}` and `{dir}` in it are filled in at each start, and more if several brokers are started.
 
-    Errors: ValueError with a sentence.
+    Errors: ValueError with a message.
     """
     name, rest = _named(text)
     words = tuple(shlex.split(rest))
@@ -90,7 +90,7 @@ def _named(text: str) -> tuple[str, str]:
 
 
 def parse_workloads(text: str) -> list[str]:
-    """Read names with commas between them. Errors: ValueError with a sentence."""
+    """Read names with commas between them. Errors: ValueError with a message."""
     known = [FLOOR, *WORKLOADS]
     names = [name.strip() for name in text.split(",")]
     for name in names:
@@ -126,6 +126,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--tiny", action="store_true", help="next to no work: shows that all works; its figures say nothing")
     add("--gb", type=float, help="GiB in the log before SIGKILL (1)")
     add("--segments", type=_numbers, metavar="N,N", help="sizes of the logs that are deleted from (1,100,1000)")
+    add("--trimmed", type=float, metavar="S", help="seconds for which a topic is filled and deleted at the same time (180)")
     add("--partitions", type=_positive, help="partitions of a large topic (1000)")
     add("--connections", type=_positive, help="idle connections (2000)")
     add("--failovers", type=_positive, help="leaders that are killed, one after the other (10)")
@@ -140,13 +141,15 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def parse_arguments(words: Sequence[str]) -> Arguments:
-    """Read the command line. Errors: SystemExit with a sentence, as argparse does."""
+    """Read the command line. Errors: SystemExit with a message, as argparse does."""
     parser = _parser()
     given = parser.parse_args(words)
     targets: list[TargetSpec] = given.given
     names = [target.name for target in targets]
     if not given.only_given and OWN_NAME not in names:
-        targets = [TargetSpec(name=OWN_NAME, command=LOWTIDE if given.brokers == 1 else LOWTIDE_OF_SEVERAL), *targets]
+        is_one = given.brokers == 1
+        own = TargetSpec(name=OWN_NAME, command=LOWTIDE if is_one else LOWTIDE_OF_SEVERAL, tls=LOWTIDE_TLS if is_one else ())
+        targets = [own, *targets]
     if not targets:
         parser.error("there is no target: give one, or leave out --only-given")
     if len(set(names)) != len(names):
@@ -165,6 +168,7 @@ def parse_arguments(words: Sequence[str]) -> Arguments:
         "partitions": given.partitions,
         "connections": given.connections,
         "failovers": given.failovers,
+        "trimmed_s": given.trimmed,
     }
     amounts = dataclasses.replace(TINY if given.tiny else Amounts(), **{name: value for name, value in chosen.items() if value is not None})
     return Arguments(
@@ -180,7 +184,7 @@ def parse_arguments(words: Sequence[str]) -> Arguments:
 
 
 def _as_argument(parse: Callable[[str], T]) -> Callable[[str], T]:
-    """A parser whose sentences argparse shows."""
+    """A parser whose messages argparse shows."""
 
     def parsed(text: str) -> T:
         try:

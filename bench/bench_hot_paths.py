@@ -1,6 +1,6 @@
-"""What the steps of a Produce and of a delete cost, in microseconds of this thread's CPU: `make microbench`.
+"""The cost of the steps of a Produce and of a delete, in microseconds of this thread's CPU: `make microbench`.
 
-Each figure is the smallest of several rounds. Compare them with those of another commit on the same machine, in turn; alone they say
+Each figure is the smallest of several rounds. Compare them with those of another commit on the same machine, in turn; alone they mean
 little.
 """
 
@@ -12,15 +12,16 @@ import tempfile
 import time
 from collections.abc import Callable
 
+from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from lowtide.protocol.records import build_batch
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.filesystem import OsFileSystem
 from lowtide.storage.log.loader import create_log
 from lowtide.storage.log.log import LogConfig
 from lowtide.storage.log.log_place import LogPlace
-from lowtide.storage.log.validator import ValidatedBatch, ValidationRules, validate_produce
+from lowtide.storage.log.validation_rules import ValidationRules
+from lowtide.storage.log.validator import ValidatedBatch, validate_produce
 
 ROUNDS = 7
 CALLS = 2000
@@ -71,7 +72,7 @@ def bench_produce() -> None:
 
 
 def bench_sync() -> None:
-    """What a delete cannot be faster than here: one append and fdatasync, in microseconds of wall time."""
+    """The lower bound of a delete on this machine: one append and fdatasync, in microseconds of wall time."""
     with tempfile.NamedTemporaryFile() as file:
         os.posix_fallocate(file.fileno(), 0, 1 << 20)
         os.fsync(file.fileno())

@@ -1,7 +1,7 @@
-"""One connection that asks and waits: for preparing a workload and for checking what it left, not for load.
+"""One connection that sends a request and waits: for preparing a workload and for checking its results, not for load.
 
-It is the core of all our clients over a socket of its own, without the first conversation of a session: a figure about connections must not
-hold requests that only Lowtide's clients send. All brokers speak the versions that it asks in.
+It is the core of all our clients over its own socket, without the first exchange of a session: a figure about connections must not
+include requests that only Lowtide's clients send. All brokers support the versions that it uses.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _LIMIT_S = 120.0
 
 
 class Client:
-    """Used in `with`. Every method: OSError when the connection is lost or slow."""
+    """Used in `with`. Every method: OSError if the connection is lost or slow."""
 
     def __init__(self, address: Address, *, limit_s: float = _LIMIT_S) -> None:
         self.socket = connect(address, limit_s=limit_s)
@@ -50,7 +50,7 @@ class Client:
 
     @functools.cached_property
     def _core(self) -> ClientConnection[None]:
-        """Thousands of clients that only ask in bytes need no receive buffer."""
+        """Thousands of clients that only send bytes need no receive buffer."""
         return ClientConnection(CLIENT_ID, keeps_records=True)
 
     def ask(self, request: Any, version: int | None = None) -> Any:
@@ -63,7 +63,7 @@ class Client:
         return answers[0][1]
 
     def ask_bytes(self, request: bytes) -> bytes:
-        """Send a request that was encoded before, and return its answer without the size in front."""
+        """Send a request that was encoded before, and return its answer without the size prefix."""
         self.socket.sendall(request)
         return self._read(int.from_bytes(self._read(_SIZE_BYTES), "big"))
 
@@ -96,6 +96,6 @@ def connect(address: Address, *, limit_s: float = _LIMIT_S) -> socket.socket:
 
 
 def check(error: int, what: str) -> None:
-    """Errors: BenchError when a broker answered an error."""
+    """Errors: BenchError if a broker answered an error."""
     if error:
         raise BenchError(f"{what} was answered with error {error}")

@@ -1,6 +1,6 @@
-"""A target of several brokers, each started by the same command with its own id, port and directory; with an etcd where one is asked for.
+"""A target of several brokers, each started by the same command with its own id, port and directory; with an etcd if the command uses one.
 
-What can be filled in: `{id}`, `{port}`, `{dir}`; `{peer_port}` and `{peers}` (`1@127.0.0.1:7001,2@…`), a second port of each broker and of
+The placeholders are: `{id}`, `{port}`, `{dir}`; `{peer_port}` and `{peers}` (`1@127.0.0.1:7001,2@…`), a second port of each broker and of
 all, for brokers that elect among themselves; `{etcd}`, the address of an etcd that is started first. CPU and memory are those of the
 brokers together, without the etcd.
 """
@@ -45,7 +45,7 @@ class Member:
 
     @property
     def address(self) -> Address:
-        """Where clients reach it."""
+        """The address for clients."""
         return LOOPBACK, self.port
 
 
@@ -63,22 +63,22 @@ class ClusterTarget(Target):
 
     @property
     def directory(self) -> Path:
-        """Where they keep their data."""
+        """The directory of their data."""
         return self._directory or self.scratch
 
     def connect(self) -> Client:
-        """A connection to the first broker that takes one. Errors: OSError."""
+        """A connection to the first broker that accepts one. Errors: OSError."""
         for member in self.members:
             with contextlib.suppress(OSError):
                 return Client(member.address)
-        raise ConnectionError(f"no broker of {self.name} takes a connection")
+        raise ConnectionError(f"no broker of {self.name} accepts a connection")
 
     def member(self, address: Address) -> Member:
         """The broker at this address."""
         return next(member for member in self.members if member.address == address)
 
     def ensure_up(self) -> None:
-        """Start what doesn't run; all have to be there."""
+        """Start brokers that do not run; all must be up."""
         if not self.members:
             self.start_fresh()
         for member in self.members:
@@ -87,7 +87,7 @@ class ClusterTarget(Target):
         self._wait_until_whole()
 
     def start(self) -> float:
-        """Start all, on the directories and ports that they had, if any. Returns the seconds until all knew of each other."""
+        """Start all, on the directories and ports that they had, if any. Returns the seconds until all are registered."""
         if self._directory is None:
             self._directory = Path(tempfile.mkdtemp(prefix=f"{self.name}-", dir=self.scratch))
             numbers = range(1, self.spec.brokers + 1)
@@ -102,7 +102,7 @@ class ClusterTarget(Target):
         return time.perf_counter() - began
 
     def start_member(self, member: Member) -> None:
-        """Start one broker, and don't wait for it."""
+        """Start one broker without waiting for it."""
         member.directory.mkdir(exist_ok=True)
         peers = ",".join(f"{other.broker_id}@{LOOPBACK}:{other.peer_port}" for other in self.members)
         etcd = "" if self._etcd is None else self._etcd.endpoint
@@ -114,7 +114,7 @@ class ClusterTarget(Target):
         self.address = self.members[0].address
 
     def kill_member(self, member: Member) -> None:
-        """SIGKILL one broker, and wait until it is gone."""
+        """SIGKILL one broker, and wait for its end."""
         self._signal(member, signal.SIGKILL)
         assert member.process is not None
         member.process.wait(STOP_LIMIT_S)
@@ -128,7 +128,7 @@ class ClusterTarget(Target):
         self._signal(member, signal.SIGCONT)
 
     def stop(self, number: int = signal.SIGTERM) -> float:
-        """End all brokers, together. Returns the seconds that it took."""
+        """End all brokers, together. Returns the seconds it took."""
         began = time.perf_counter()
         running = [member for member in self.members if member.process is not None]
         for member in running:
@@ -150,7 +150,7 @@ class ClusterTarget(Target):
         self._remove_directory()
 
     def registered(self) -> int:
-        """How many brokers the first one that answers knows of."""
+        """The number of brokers according to the first one that answers."""
         with contextlib.suppress(OSError, ProtocolError), self.connect() as client:
             return len(client.ask(MetadataRequest(topics=[])).brokers)
         return 0
@@ -161,7 +161,7 @@ class ClusterTarget(Target):
             ended = [member.broker_id for member in self.members if member.process is None or member.process.poll() is not None]
             if ended or time.perf_counter() > limit:
                 self.stop(signal.SIGKILL)
-                what = f"brokers {ended} ended" if ended else "the brokers don't know of each other"
+                what = f"brokers {ended} ended" if ended else "not all brokers are registered"
                 raise BenchError(f"{self.name}: {what}: {self._last_words()}")
             time.sleep(_POLL_S)
 

@@ -1,4 +1,4 @@
-"""DeleteRecords: how long until it is answered, beside what this machine's disk takes for one durable write."""
+"""DeleteRecords: the time of the answer, beside the time of one durable write on this machine's disk."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SEGMENT_BYTES = 1 << 20
 RECORDS_PER_BATCH = 500
 RECORD_BYTES = 1024
 BATCHES_PER_SEGMENT = 2
-"""So many whole ones fit in a segment."""
+"""The number of whole batches in a segment."""
 
 _SYNCS = 200
 _SYNC_FILE_BYTES = 1 << 20
@@ -34,7 +34,7 @@ _SYNC_BYTES = 64
 
 
 def append_and_sync_us(folder: Path, count: int = _SYNCS) -> list[float]:
-    """How long an append of 64 bytes to a file with room, made durable, takes here, in order of size. No log can be faster."""
+    """The times of durable appends of 64 bytes to a preallocated file, sorted. No log can be faster."""
     times = []
     with tempfile.NamedTemporaryFile(dir=folder) as file:
         descriptor = file.fileno()
@@ -66,7 +66,7 @@ def _delete_in(target: Target, segments: int, amounts: Amounts) -> Figures:
         fill(topic, batch(RECORDS_PER_BATCH, RECORD_BYTES, now_ms()), segments * BATCHES_PER_SEGMENT)
         end = check_ends(topic, segments * BATCHES_PER_SEGMENT * RECORDS_PER_BATCH)[0]
         time.sleep(amounts.settle_s)
-        # Now, not once for all: after a log was written the disk is busier than before.
+        # Measured now, not once for all: after a log was written the disk is busier than before.
         disk_us = percentile(append_and_sync_us(target.directory), 0.5)
         frames = [delete_frame(topic.name, [(0, offset)]) for offset in range(1, count + 1)]
         with cost_of(target) as cost:

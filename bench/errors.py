@@ -1,4 +1,4 @@
-"""What ends a workload: always a sentence, never a wrong figure."""
+"""The error that ends a workload, so that no wrong figure is printed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workloads of several brokers: deletes that all replicas must have, a silent follower, leadership that moves, a leader that dies."""
+"""Workloads of several brokers: deletes that all replicas must have, a silent follower, leadership that moves, a leader that fails."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def deletes_on_replicas(target: Target, amounts: Amounts) -> Figures:
 
 @contextmanager
 def _producing(topic: Topic, rate: int) -> Iterator[None]:
-    """Records, one a request, so many a second, by another thread."""
+    """Produce records, one a request, at this rate a second, in another thread."""
     stop = threading.Event()
     frame = produce_frame(topic.name, 0, batch(1, SMALL_RECORD_BYTES, now_ms()))
 
@@ -85,7 +85,7 @@ def _producing(topic: Topic, rate: int) -> Iterator[None]:
 
 
 def silent_follower(target: Target, _amounts: Amounts) -> Figures:
-    """A follower is stopped (SIGSTOP), and a delete sent that has half a minute: what it answers, and when."""
+    """A follower is stopped (SIGSTOP), and a delete with a timeout of half a minute is sent: its answer, and when."""
     assert isinstance(target, ClusterTarget)
     target.ensure_up()
     with topic_on(target, 1, replicas=_ids(target)) as topic, _filled(topic):
@@ -141,7 +141,7 @@ def moved_leadership(target: Target, _amounts: Amounts) -> Figures:
 
 
 def leader_only(target: Target, amounts: Amounts) -> Figures:
-    """One request of KIP-1343's over many partitions of one leader."""
+    """One KIP-1343 request over many partitions of one leader."""
     with topic_on(target, amounts.partitions, replicas=_ids(target)) as topic:
         produce_each(topic, batch(4, SMALL_RECORD_BYTES, now_ms()))
         check_ends(topic, 4 * amounts.partitions)
@@ -161,7 +161,7 @@ def leader_only(target: Target, amounts: Amounts) -> Figures:
 
 
 def failover(target: Target, amounts: Amounts) -> Figures:
-    """SIGKILL of the leader: how long until a record with acks=all is acknowledged by another one."""
+    """SIGKILL of the leader: the time until another one acknowledges a record with acks=all."""
     assert isinstance(target, ClusterTarget)
     target.ensure_up()
     seconds = []
@@ -188,7 +188,7 @@ def failover(target: Target, amounts: Amounts) -> Figures:
 
 
 class _Waiting:
-    """A delete of one partition that is on its way, and when what came back."""
+    """A delete of one partition under way, and the time of its answer."""
 
     def __init__(self, leader: Address, topic: str, timeout_ms: int) -> None:
         rows = [DeleteRecordsTopic(name=topic, partitions=[DeleteRecordsPartition(partition_index=0, offset=1)])]
@@ -199,7 +199,7 @@ class _Waiting:
         self._thread.start()
 
     def answer(self) -> tuple[float, int]:
-        """When it came, and the error in it. Errors: BenchError."""
+        """The time of the answer, and its error. Errors: BenchError."""
         self._thread.join(LIMIT_S)
         if not isinstance(self._outcome, tuple):
             raise BenchError(f"a delete that waited got no answer: {self._outcome}")
@@ -207,7 +207,7 @@ class _Waiting:
 
     @property
     def is_over(self) -> bool:
-        """Whether something came back."""
+        """Whether the answer has arrived."""
         return not self._thread.is_alive()
 
     def _run(self) -> None:
@@ -231,14 +231,14 @@ def _ids(target: Target) -> tuple[int, ...]:
 
 
 def _followers(target: ClusterTarget, leader: Member) -> list[Member]:
-    """All but the leader; the controller, as far as it can be known, is the first: who is to be silent is taken from the end."""
+    """All except the leader; the controller, if it is known, is the first: the silent one is taken from the end."""
     with Client(leader.address) as client:
         controller_id = client.ask(MetadataRequest(topics=[])).controller_id
     return sorted((member for member in target.members if member is not leader), key=lambda member: member.broker_id != controller_id)
 
 
 def _row(address: Address, topic: str) -> MetadataResponsePartition:
-    """What a broker says of the topic's first partition. Errors: OSError."""
+    """The topic's first partition according to a broker. Errors: OSError."""
     with Client(address, limit_s=_ANSWER_S) as client:
         answer = client.ask(MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False))
     rows: list[MetadataResponsePartition] = answer.topics[0].partitions
@@ -248,7 +248,7 @@ def _row(address: Address, topic: str) -> MetadataResponsePartition:
 
 
 def _until(condition: Callable[[], bool], waiting: _Waiting | None = None) -> float:
-    """The moment in which it was seen to hold, or what waits was answered, which comes too late then. Errors: BenchError."""
+    """The moment at which the condition holds, or at which the waiting delete was answered, which is too late. Errors: BenchError."""
     limit = time.perf_counter() + LIMIT_S
     while True:
         with suppress(OSError):
@@ -257,7 +257,7 @@ def _until(condition: Callable[[], bool], waiting: _Waiting | None = None) -> fl
         if waiting is not None and waiting.is_over:
             return time.perf_counter()
         if time.perf_counter() > limit:
-            raise BenchError(f"what was waited for did not come within {LIMIT_S:.0f} s")
+            raise BenchError(f"the expected event did not happen within {LIMIT_S:.0f} s")
         time.sleep(_POLL_S)
 
 
@@ -267,7 +267,7 @@ def _until_in_sync(target: ClusterTarget, topic: Topic) -> None:
 
 
 def _is_acknowledged(target: ClusterTarget, asked: Member, topic: str, frame: bytes, error_position: int) -> bool:
-    """Ask who leads, and produce there. Errors: OSError."""
+    """Find the leader, and produce there. Errors: OSError."""
     row = _row(asked.address, topic)
     for member in target.members:
         if member.broker_id == row.leader_id and member.process is not None and member.process.poll() is None:

@@ -11,13 +11,13 @@ MEBIBYTE = 1 << 20
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """The value below or at which `share` (0 to 1) of the ordered values lie, one of the values themselves; `nan` of nothing."""
+    """The value at or below which `share` (0 to 1) of the ordered values are, one of the values themselves; `nan` without values."""
     return float(ordered[int((len(ordered) - 1) * share)]) if ordered else math.nan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """What the rounds of one metric gave."""
+    """The results of the rounds of one metric."""
 
     least: float
     median: float
@@ -25,7 +25,7 @@ class Spread:
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Minimum, median and maximum of the values that are numbers; of none, all three are `nan`."""
+    """Minimum, median and maximum of the values that are numbers; without any, all three are `nan`."""
     known = [value for value in values if not math.isnan(value)]
     if not known:
         return Spread(least=math.nan, median=math.nan, most=math.nan)
@@ -33,12 +33,12 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def ratio(value: float, base: float) -> float:
-    """How many times `base` the value is; `nan` where that means nothing."""
+    """How many times `base` the value is; `nan` if that has no meaning."""
     return value / base if base and not math.isnan(base) else math.nan
 
 
 def show(value: float) -> str:
-    """A number as the tables have it: three digits that count, and a dash for what isn't known."""
+    """A number for the tables: three significant digits, and a dash for an unknown value."""
     if math.isnan(value):
         return "-"
     size = abs(value)

@@ -1,4 +1,4 @@
-"""What the load generator and this machine can do without a broker: the head-room of every other figure.
+"""The limits of the load generator and this machine without a broker: the headroom of every other figure.
 
 The generator runs the shapes of the workloads against `bench/responder.py`, which only counts bytes. A broker's rate near these rates
 would be the generator's, not the broker's.
@@ -27,7 +27,7 @@ _LIMIT_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """A load without its meaning."""
+    """The sizes of a load."""
 
     request_bytes: int
     answer_bytes: int
@@ -50,7 +50,7 @@ def shapes(amounts: Amounts) -> dict[str, Shape]:
 
 @contextmanager
 def _responder(shape: Shape) -> Iterator[Address]:
-    """A responder for this shape, in a process of its own."""
+    """A responder for this shape, in a separate process."""
     command = [sys.executable, "-m", "bench.responder", str(shape.request_bytes), str(shape.answer_bytes)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=_ROOT)
     assert process.stdin is not None
@@ -68,7 +68,7 @@ def _responder(shape: Shape) -> Iterator[Address]:
 
 
 def floor(scratch: Path, amounts: Amounts) -> Figures:
-    """Rates without a broker, and what a durable write takes here."""
+    """Rates without a broker, and the time of a durable write on this machine."""
     figures: Figures = {}
     for name, shape in shapes(amounts).items():
         with _responder(shape) as address:

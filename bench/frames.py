@@ -1,8 +1,8 @@
-"""Requests made before the clock runs, and where in their answers the load generator has to look.
+"""Requests encoded before the clock runs, and the positions in their answers that the load generator reads.
 
-Requests go out in the oldest version that Apache Kafka 4 serves: all brokers have it, and in these versions, which have no fields of
-variable length before the ones looked at, an error code stands at the same position in every answer. The positions aren't counted by
-hand: two messages that differ in one field are encoded, and the first byte that differs is the place.
+Requests use the oldest version that Apache Kafka 4 serves: all brokers have it, and in these versions, which have no fields of
+variable length before those that are read, an error code is at the same position in every answer. The positions are not counted by
+hand: two messages that differ in one field are encoded, and the first byte that differs is the position.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lowtide.protocol.api_keys import API, ApiKey
+from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.framing import frame
 from lowtide.protocol.headers import request_header, response_header
@@ -35,14 +36,13 @@ from lowtide.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from lowtide.protocol.records import build_batch
 
 VERSIONS = {ApiKey.PRODUCE: 3, ApiKey.FETCH: 4, ApiKey.METADATA: 4, ApiKey.DELETE_RECORDS: 0, ApiKey.OFFSET_COMMIT: 2}
 """Versions of the requests that are sent under load."""
 
 CLIENT_ID = "bench"
 CORRELATION_ID = 1
-"""The same for all: a broker answers a connection's requests in order, and the generator only counts."""
+"""One for all: a broker answers a connection's requests in order, and the generator only counts."""
 
 TIMEOUT_MS = 30_000
 FETCH_WAIT_MS = 500
@@ -54,7 +54,7 @@ _LENGTH_OF_RECORDS_BYTES = 4
 
 
 def request_frame(request: Any, version: int | None = None) -> bytes:
-    """A request as it goes over the wire; by default in the version of `VERSIONS`."""
+    """A request as on the wire; by default in the version of `VERSIONS`."""
     key = KEYS[type(request)]
     chosen = VERSIONS[key] if version is None else version
     return frame(request_header(key, chosen, CORRELATION_ID, CLIENT_ID), codec_for(type(request), chosen).encode(request))
@@ -74,7 +74,7 @@ def first_difference(make: Callable[[int], bytes]) -> int:
 
 
 def batch(count: int, size: int, now_ms: int) -> bytes:
-    """One batch of `count` records of `size` bytes each, random, so that nothing on the way can squeeze them."""
+    """One batch of `count` records of `size` bytes each, random, so that they cannot be compressed."""
     return build_batch([(now_ms, None, os.urandom(size), ()) for _ in range(count)])
 
 
@@ -85,7 +85,7 @@ def produce_frame(topic: str, partition: int, records: bytes, *, acks: int = -1)
 
 
 def produce_error_position(topic: str) -> int:
-    """Where the error code stands in the answer to `produce_frame`, counted from the size in front of it."""
+    """The position of the error code in the answer to `produce_frame`, counted from the size prefix."""
 
     def answer(error: int) -> bytes:
         row = PartitionProduceResponse(index=0, error_code=error, base_offset=0)
@@ -101,7 +101,7 @@ def delete_frame(topic: str, offsets: Sequence[tuple[int, int]]) -> bytes:
 
 
 def delete_error_position(topic: str) -> int:
-    """Where the error code stands in the answer to a `delete_frame` of one partition."""
+    """The position of the error code in the answer to a `delete_frame` of one partition."""
 
     def answer(error: int) -> bytes:
         row = DeleteRecordsPartitionResult(partition_index=0, low_watermark=0, error_code=error)
@@ -111,7 +111,7 @@ def delete_error_position(topic: str) -> int:
 
 
 def commit_error_position(topic: str, partitions: int) -> int:
-    """Where the first partition's error code stands in the answer to an OffsetCommit of a topic's first partitions."""
+    """The position of the first partition's error code in the answer to an OffsetCommit of a topic's first partitions."""
 
     def answer(error: int) -> bytes:
         rows = [OffsetCommitResponsePartition(partition_index=number, error_code=0 if number else error) for number in range(partitions)]
@@ -127,15 +127,15 @@ def metadata_frame(topic: str) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchFrame:
-    """A Fetch request of one partition, in which only the offset changes, and the way around its answers."""
+    """A Fetch request of one partition, in which only the offset changes, and the positions in its answers."""
 
     request: bytes
     offset_position: int
-    """Where the eight bytes of the offset stand in the request."""
+    """The position of the eight bytes of the offset in the request."""
 
     error_position: int
     records_position: int
-    """Where the four bytes of the records' length stand in the answer; the records follow them."""
+    """The position of the four bytes of the records' length in the answer; the records follow them."""
 
 
 def fetch_frame(topic: str, partition: int) -> FetchFrame:
@@ -154,6 +154,6 @@ def fetch_frame(topic: str, partition: int) -> FetchFrame:
         request=request(0),
         offset_position=first_difference(request),
         error_position=first_difference(answer),
-        # An answer without records ends in their length.
+        # An answer without records ends with their length.
         records_position=len(answer(0)) - _LENGTH_OF_RECORDS_BYTES,
     )

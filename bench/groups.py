@@ -29,20 +29,20 @@ from .targets import Target
 from .topics import READY_LIMIT_S, topic_on
 
 PARTITIONS = 10
-"""That a member commits at once."""
+"""Shortens the start of a group, so that a member commits at once."""
 
 SESSION_MS = 30_000
 _WAIT_S = 60.0
 _POLL_S = 0.02
 _NOT_YET = {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
-"""What a coordinator answers that isn't ready."""
+"""Errors of a coordinator that is not ready."""
 
 
 def rebalances(target: Target, amounts: Amounts) -> Figures:
-    """The only member of a group joins again and again, and takes up its assignment each time."""
+    """The only member of a group joins repeatedly, and takes its assignment each time."""
     group = _name()
     with Client(_coordinator(target, group)) as client:
-        # How long a new group waits for more members is a setting of the broker; what is measured begins behind that.
+        # The time that a new group waits for more members is a setting of the broker; the measurement starts after it.
         member_id = _rebalance(client, group, "")
         latencies = []
         with cost_of(target) as cost:
@@ -114,7 +114,7 @@ def _check_committed(address: Address, group: str, topic: str) -> None:
 
 
 def transactions(target: Target, amounts: Amounts) -> Figures:
-    """A producer of librdkafka's writes a record and commits an offset in each transaction, one after the other."""
+    """A librdkafka producer writes a record and commits an offset in each transaction, one after the other."""
     try:
         from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition  # noqa: PLC0415 - the others run without it.
     except ImportError:
@@ -159,14 +159,14 @@ def _name() -> str:
 
 
 def _coordinator(target: Target, group: str) -> Address:
-    """Where the coordinator of a group listens. Errors: BenchError when there is none for a long time."""
+    """The address of a group's coordinator. Errors: BenchError if there is none for a long time."""
     with target.connect() as client:
         answer = _ask_ready(client, FindCoordinatorRequest(key=group), lambda answer: answer.error_code)
     return answer.host, answer.port
 
 
 def _ask_ready(client: Client, request: Any, error_of: Callable[[Any], int]) -> Any:
-    """The answer of a coordinator that is ready. Errors: BenchError when none is for a long time."""
+    """The answer of a coordinator that is ready. Errors: BenchError if none is ready for a long time."""
     limit = time.perf_counter() + READY_LIMIT_S
     while (error := error_of(answer := client.ask(request))) in _NOT_YET:
         if time.perf_counter() > limit:

@@ -1,4 +1,4 @@
-"""The same through kcat (librdkafka): what a broker costs when a real client loads it. kcat itself is mostly the limit of the speed."""
+"""The same through kcat (librdkafka): the cost of a broker under a real client. The speed is mostly limited by kcat itself."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from .errors import BenchError
 from .loads import PARTITIONS
 from .measure import Amounts, Figures, Workload, cost_of
 from .targets import Target
+from .tls import Certificate
 from .topics import check_ends, topic_on
 
 LINE_BYTES = 1024
@@ -20,13 +21,29 @@ _LIMIT_S = 300.0
 
 def through_kcat(target: Target, amounts: Amounts) -> Figures:
     """Produce lines with kcat, then consume them."""
+    return _measured(target, amounts.kcat_records, target.bootstrap)
+
+
+def through_kcat_over_tls(target: Target, amounts: Amounts) -> Figures:
+    """The same over TLS, with a broker of its own."""
+    certificate = Certificate.of(target.scratch)
+    secured = target.secured(certificate.chain)
+    try:
+        secured.target.start()
+        words = ["-X", "security.protocol=SSL", "-X", f"ssl.ca.location={certificate.authorities}"]
+        return _measured(secured.target, amounts.kcat_records, f"{secured.tls[0]}:{secured.tls[1]}", *words)
+    finally:
+        secured.target.close()
+
+
+def _measured(target: Target, count: int, bootstrap: str, *words: str) -> Figures:
+    """So many records through kcat, which gets these words too."""
     if shutil.which("kcat") is None:
         raise BenchError("kcat is not installed")
-    count = amounts.kcat_records
     lines = _lines(target.scratch, count)
     figures: Figures = {}
     with topic_on(target, PARTITIONS) as topic:
-        base = ["kcat", "-q", "-b", target.bootstrap, "-t", topic.name]
+        base = ["kcat", "-q", "-b", bootstrap, "-t", topic.name, *words]
         work = {
             "produce": [*base, "-P", "-z", "none", "-X", "queue.buffering.max.messages=1000000", "-l", str(lines)],
             "consume": [*base, "-C", "-o", "beginning", "-c", str(count)],
@@ -59,7 +76,7 @@ def _children_cpu_s() -> float:
 
 
 def _lines(folder: Path, count: int) -> Path:
-    """A file of so many lines that differ, made once; hexadecimal digits, so that nothing in them ends a line."""
+    """A file with this number of different lines, created once; of hexadecimal digits, so that no byte ends a line."""
     path = folder / f"lines-{count}"
     if not path.exists():
         with path.open("w") as file:
@@ -70,10 +87,8 @@ def _lines(folder: Path, count: int) -> Path:
     return path
 
 
+_HEADLINE = ("produce, broker CPU s per million records", "consume, broker CPU s per million records")
 WORKLOADS = {
-    "kcat": Workload(
-        run=through_kcat,
-        says="records of 1 KiB with kcat, 3 partitions, no compression",
-        headline=("produce, broker CPU s per million records", "consume, broker CPU s per million records"),
-    ),
+    "kcat": Workload(run=through_kcat, says="records of 1 KiB with kcat, 3 partitions, no compression", headline=_HEADLINE),
+    "tls": Workload(run=through_kcat_over_tls, says="the same over TLS", headline=_HEADLINE, starts=True, over_tls=True),
 }

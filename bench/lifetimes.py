@@ -1,4 +1,4 @@
-"""Workloads of a broker's life: start, many partitions, restart, SIGKILL, idle connections."""
+"""Workloads of a broker's lifetime: start, many partitions, restart, SIGKILL, idle connections."""
 
 from __future__ import annotations
 
@@ -24,7 +24,11 @@ _SPARE_DESCRIPTORS = 100
 
 
 def start(target: Target, amounts: Amounts) -> Figures:
-    """From exec to the first answer on an empty directory; what it takes when nothing happens; stop and start again."""
+    """From exec to the first answer on an empty directory; its usage when idle; stop and start again.
+
+    An earlier start compiles what the broker imports, as an installation does.
+    """
+    target.start_fresh()
     first = target.start_fresh()
     cpu_s = target.cpu_s()
     time.sleep(2 * amounts.settle_s)
@@ -65,7 +69,7 @@ def partitions(target: Target, amounts: Amounts) -> Figures:
 
 
 def kill(target: Target, amounts: Amounts) -> Figures:
-    """SIGKILL with so many bytes in the log; how long until every partition has its end again and can be fetched."""
+    """SIGKILL with this many bytes in the log; the time until every partition has its end again and can be fetched."""
     target.start_fresh()
     records = batch(FILL_RECORDS, FILL_RECORD_BYTES, now_ms())
     count = max(amounts.bytes_before_kill // (PARTITIONS * len(records)), 1)
@@ -90,7 +94,7 @@ def kill(target: Target, amounts: Amounts) -> Figures:
 
 
 def _wait_until_fetched(target: Target, topic: Topic) -> list[int]:
-    """Wait until every partition tells its end and gives its first record. Returns the ends. Errors: BenchError after a long time."""
+    """Wait until every partition returns its end and its first record. Returns the ends. Errors: BenchError after a long time."""
     limit = time.perf_counter() + READY_LIMIT_S
     while time.perf_counter() < limit:
         with suppress(OSError):
@@ -103,7 +107,7 @@ def _wait_until_fetched(target: Target, topic: Topic) -> list[int]:
 
 
 def connections(target: Target, amounts: Amounts) -> Figures:
-    """Many connections that have said something once: what they cost, idle, and what the next request costs."""
+    """Many connections that have sent one request: their cost when idle, and the cost of the next request."""
     wanted = amounts.connections
     if raise_open_file_limit() < wanted + _SPARE_DESCRIPTORS:
         raise BenchError(f"this process may not open {wanted} connections: raise the limit of open files")

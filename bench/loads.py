@@ -14,7 +14,7 @@ from .topics import Topic, check_ends, topic_on
 
 PARTITIONS = 3
 DEPTH = 5
-"""Requests in flight on each connection, as Java's producer has them: `max.in.flight.requests.per.connection`."""
+"""Requests in flight on each connection, as in Java's producer: `max.in.flight.requests.per.connection`."""
 
 RECORDS_PER_BATCH = 16
 RECORD_BYTES = 1024
@@ -22,7 +22,7 @@ SMALL_RECORD_BYTES = 100
 
 
 def now_ms() -> int:
-    """The time that records are given."""
+    """The timestamp of records."""
     return int(time.time() * 1000)
 
 
@@ -73,7 +73,7 @@ def singles(target: Target, amounts: Amounts) -> Figures:
 
 
 def _requests(load: Load, cpu_s: float) -> Figures:
-    """The figures of requests that are all alike."""
+    """The figures of equal requests."""
     return {
         "requests/s": load.count / load.seconds,
         "broker CPU us a request": cpu_s / load.count * 1e6,
@@ -83,7 +83,7 @@ def _requests(load: Load, cpu_s: float) -> Figures:
 
 
 def closed(target: Target, amounts: Amounts) -> Figures:
-    """The next request goes out when the answer is in: on one connection, then on many."""
+    """The next request is sent after the answer: on one connection, then on many."""
     records = batch(1, SMALL_RECORD_BYTES, now_ms())
     figures: Figures = {}
     with topic_on(target, 1) as topic:

@@ -1,4 +1,4 @@
-"""What a workload is: work on one target, which gives figures by name."""
+"""The definition of a workload: work on one target, with figures by name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Figures = dict[str, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amounts:
-    """How much work each workload is."""
+    """The amount of work of each workload."""
 
     batches: int = 8192
     """Batches of sixteen records of 1 KiB: 128 MiB."""
@@ -35,9 +35,15 @@ class Amounts:
     """Deletes by one offset; fewer than a segment has records."""
 
     segments: Sequence[int] = (1, 100, 1000)
+    trimmed_s: float = 180.0
+    """How long a topic is filled and deleted at the same time."""
+
     partitions: int = 1000
     bytes_before_kill: int = 1024 * MEBIBYTE
     connections: int = 2000
+    logins: int = 1000
+    """At 200 a second, and as many at once."""
+
     failovers: int = 10
     rebalances: int = 1000
     commits: int = 20_000
@@ -47,7 +53,7 @@ class Amounts:
     transactions: int = 500
     idle_s: float = 3.0
     settle_s: float = 0.5
-    """A pause where a broker may have something to finish that isn't to be measured."""
+    """A pause for work of a broker that must not be measured."""
 
 
 TINY = Amounts(
@@ -59,9 +65,11 @@ TINY = Amounts(
     metadata=50,
     deletes=5,
     segments=(1, 3),
+    trimmed_s=0.3,
     partitions=5,
     bytes_before_kill=3 * MEBIBYTE,
     connections=20,
+    logins=10,
     failovers=1,
     rebalances=3,
     commits=20,
@@ -70,7 +78,7 @@ TINY = Amounts(
     idle_s=0.05,
     settle_s=0.0,
 )
-"""Enough to see that everything works; figures of it say nothing."""
+"""Enough to see that everything works; its figures have no meaning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,15 +96,18 @@ class Workload:
     """Whether rounds before the measured ones make sense."""
 
     starts: bool = False
-    """Whether the broker is stopped or started in it, so that it can't be run on a broker given by address."""
+    """Whether it stops or starts the broker, so that it cannot be run on a broker given by address."""
+
+    over_tls: bool = False
+    """Whether it needs a listener with TLS."""
 
     several: bool = False
-    """Whether it is about several brokers, and can't be run on one."""
+    """Whether it needs several brokers, and cannot be run on one."""
 
 
 @dataclass(slots=True)
 class Cost:
-    """What the broker took while something was done."""
+    """The broker's usage during some work."""
 
     cpu_s: float = 0.0
     seconds: float = 0.0
@@ -112,12 +123,12 @@ def cost_of(target: Target) -> Iterator[Cost]:
 
 
 def idle_percent(target: Target, seconds: float) -> float:
-    """The share of a core that the broker takes while nothing is asked of it."""
+    """The share of a core that the broker takes without requests."""
     with cost_of(target) as cost:
         time.sleep(seconds)
     return cost.cpu_s / cost.seconds * 100
 
 
 def generator(load: Load) -> Figures:
-    """How busy the load generator was, and what a request cost it."""
+    """How busy the load generator was, and its cost of a request."""
     return {"generator busy, %": load.generator_busy, "generator CPU, us a request": load.generator_cpu_s / load.count * 1e6}

@@ -1,10 +1,10 @@
-"""The load generator: one thread, sockets that don't block, requests made beforehand.
+"""The load generator: one thread, non-blocking sockets, requests encoded beforehand.
 
-Per request it does two system calls, or fewer where several requests or answers travel together, and a few bytecodes: with a responder
-that only echoes (`bench/floor.py`) it goes several times as fast as a broker. Every answer is looked at: the error code of each, and
-when records are read, that their offsets follow each other. What isn't as it must be ends the load.
+Per request it does two system calls, or fewer if several requests or answers travel together, and a few bytecodes: with a responder
+that only echoes (`bench/floor.py`) it is several times as fast as a broker. Every answer is checked: the error code of each, and
+when records are read, that their offsets follow each other. Any error ends the load.
 
-Latency is from handing the request to the kernel until the answer was seen; with more requests in flight it is mostly waiting behind
+Latency is from passing the request to the kernel until the answer is read; with more requests in flight it is mostly waiting behind
 each other.
 
 Unlike our other clients it does not use the core (`protocol.client`) under load: that decodes every answer, which takes as long as a broker
@@ -31,7 +31,7 @@ from .figures import percentile
 from .frames import FetchFrame
 
 LIMIT_S = 60.0
-"""With no answer for so long, a broker is taken for stuck."""
+"""A broker without an answer for this long counts as stuck."""
 
 _ANSWER_BYTES = 1 << 16
 _FETCH_ANSWER_BYTES = (1 << 20) + (1 << 16)
@@ -40,7 +40,7 @@ _READABLE, _WRITABLE = select.POLLIN, select.POLLOUT
 _SIZE = struct.Struct(">i")
 _OFFSET = struct.Struct(">q")
 _BATCH = struct.Struct(">qi11xi")
-"""Base offset, length, last offset delta: what of a batch's header tells where it ends."""
+"""Base offset, length, last offset delta: the fields of a batch's header that define its end."""
 
 _BATCH_HEADER_BYTES = 61
 _LENGTH_FROM = 12
@@ -49,7 +49,7 @@ _LENGTH_FROM = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What a load was."""
+    """The results of a load."""
 
     count: int
     """Requests answered."""
@@ -63,7 +63,7 @@ class Load:
     generator_cpu_s: float
     received_bytes: int
     records: int = 0
-    """Records read, where records were read."""
+    """Records read, if records were read."""
 
     @property
     def p50_us(self) -> float:
@@ -82,7 +82,7 @@ class Load:
 
 
 class Lane:
-    """One connection, with what waits to be sent on it and what has been received."""
+    """One connection, with its unsent and received bytes."""
 
     __slots__ = ("buffer", "fd", "filled", "frames", "sent_ns", "socket", "unsent", "view")
 
@@ -92,14 +92,14 @@ class Lane:
         self.fd = self.socket.fileno()
         self.frames = iter(frames)
         self.sent_ns: deque[int] = deque()
-        """When each request that has no answer yet was sent."""
+        """The send time of each unanswered request."""
         self.unsent = memoryview(b"")
         self.buffer = bytearray(buffer_bytes)
         self.view = memoryview(self.buffer)
         self.filled = 0
 
     def send(self, count: int, now_ns: int) -> int:
-        """Send up to `count` more requests. Returns how many there were; `unsent` has what the kernel didn't take."""
+        """Send up to `count` more requests. Returns their number; `unsent` has the bytes that the kernel did not accept."""
         requests = list(itertools.islice(self.frames, count))
         if not requests:
             return 0
@@ -113,14 +113,14 @@ class Lane:
         return len(requests)
 
     def flush(self) -> None:
-        """Send on what the kernel didn't take."""
+        """Send the bytes that the kernel did not accept."""
         try:
             self.unsent = self.unsent[self.socket.send(self.unsent) :]
         except BlockingIOError:
             return
 
     def receive(self) -> int:
-        """Take what has arrived. Returns its size."""
+        """Read the bytes that have arrived. Returns their number."""
         if self.filled == len(self.buffer):
             self._grow(2 * len(self.buffer))
         try:
@@ -138,7 +138,7 @@ class Lane:
             self._grow(size)
 
     def drop(self, count: int) -> None:
-        """Forget the first bytes that were received."""
+        """Drop the first received bytes."""
         left = self.filled - count
         if left:
             self.buffer[:left] = self.buffer[count : self.filled]
@@ -166,21 +166,21 @@ class Readiness:
         self._limit = LIMIT_S if self._epoll is not None else LIMIT_S * 1000
 
     def wait(self) -> list[tuple[int, int]]:
-        """What is ready. Errors: BenchError when nothing is for a long time."""
+        """The ready sockets. Errors: BenchError if none is ready for a long time."""
         events = self._poll(self._limit)
         if not events:
             raise BenchError(f"no answer for {LIMIT_S:.0f} s")
         return events
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         if self._epoll is not None:
             self._epoll.close()
 
 
 @contextmanager
 def _undisturbed(lanes: Sequence[Lane]) -> Iterator[Readiness]:
-    """The collector of garbage sleeps while a load runs, and everything is closed when it is over."""
+    """The garbage collector is off while a load runs, and everything is closed at the end."""
     readiness = Readiness()
     for lane in lanes:
         readiness.register(lane.fd, _READABLE)
@@ -199,7 +199,7 @@ def _undisturbed(lanes: Sequence[Lane]) -> Iterator[Readiness]:
 def pump(lanes: Sequence[Lane], *, count: int, depth: int = 1, error_position: int | None = None) -> Load:
     """Send `count` requests over the lanes, up to `depth` unanswered on each, and wait for the answers. Lanes may run dry before.
 
-    `error_position`: see `bench/frames.py`; None where an answer has no fixed one. Errors: BenchError; the lanes are closed in any case.
+    `error_position`: see `bench/frames.py`; None if an answer has no fixed one. Errors: BenchError; the lanes are closed in any case.
     """
     clock, by_fd = time.perf_counter_ns, {lane.fd: lane for lane in lanes}
     latencies: list[int] = []
@@ -278,14 +278,14 @@ class FetchLane(Lane):
         self.end = end
 
     def ask(self) -> None:
-        """Ask for what follows. A request is small and alone on its connection, so the kernel takes it whole."""
+        """Request the next records. A request is small and alone on its connection, so the kernel accepts it whole."""
         _OFFSET.pack_into(self.request, self.frame.offset_position, self.offset)
         self.sent_ns.append(time.perf_counter_ns())
         taken = self.socket.send(self.request)
         assert taken == len(self.request)
 
     def answered(self) -> bool:
-        """Whether a whole answer is there."""
+        """Whether a whole answer has arrived."""
         if self.filled < _SIZE_BYTES:
             return False
         size: int = _SIZE_BYTES + _SIZE.unpack_from(self.buffer)[0]
@@ -293,7 +293,7 @@ class FetchLane(Lane):
         return self.filled >= size
 
     def take(self) -> None:
-        """Move on behind the records of the answer. Errors: BenchError when there is an error in it, or nothing, or a gap."""
+        """Move on behind the records of the answer. Errors: BenchError if it has an error, no records, or a gap."""
         buffer, frame = self.buffer, self.frame
         if buffer[frame.error_position] or buffer[frame.error_position + 1]:
             raise BenchError(f"a fetch was answered with {_error(buffer, frame.error_position)}")
@@ -309,7 +309,7 @@ class FetchLane(Lane):
 def offset_behind(buffer: bytes | bytearray, start: int, end: int, offset: int) -> int:
     """The offset behind the last whole batch of `buffer[start:end]`, or `offset` without one.
 
-    Errors: BenchError when a batch begins behind `offset`.
+    Errors: BenchError if a batch begins behind `offset`.
     """
     position = start
     while end - position >= _BATCH_HEADER_BYTES:

@@ -1,4 +1,4 @@
-"""Figures of rounds, as tables for people and as JSON or CSV for programs. Pure, but for writing the files."""
+"""Figures of rounds, as tables for people and as JSON or CSV for programs. Pure, except for writing the files."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from .measure import Figures
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """What one round of one workload gave on one target. Rounds before the measured ones have negative numbers."""
+    """The figures of one round of one workload on one target. Rounds before the measured ones have negative numbers."""
 
     workload: str
     target: str
     number: int
     load_average: float
-    """Of the machine, over the last minute, when the round was over."""
+    """The load average of the machine over the last minute, at the end of the round."""
 
     figures: Figures
 
@@ -34,7 +34,7 @@ class Results:
     targets: Sequence[str]
     rounds: list[Round] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
-    """What didn't work, in sentences."""
+    """Failures, as messages."""
 
     def values(self, workload: str, target: str, figure: str) -> list[float]:
         """A figure in the measured rounds."""
@@ -42,7 +42,7 @@ class Results:
         return [entry.figures[figure] for entry in chosen if figure in entry.figures]
 
     def names(self, workload: str) -> list[str]:
-        """The figures of a workload, as the targets gave them."""
+        """The figures of a workload, in the order of the targets."""
         chosen = (entry for entry in self.rounds if entry.workload == workload and entry.number >= 0)
         return list(dict.fromkeys(name for entry in chosen for name in entry.figures))
 
@@ -68,7 +68,7 @@ def workload_table(results: Results, workload: str) -> str:
 
 
 def summary_table(results: Results, headlines: Mapping[str, Sequence[str]]) -> str:
-    """The medians of the figures that say most, one line each; `headlines` has them by workload."""
+    """The medians of the most important figures, one line each; `headlines` has them by workload."""
     rows = []
     for workload, names in headlines.items():
         present = results.names(workload)
@@ -92,7 +92,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def write_json(path: Path, results: Results, circumstances: Mapping[str, Any]) -> None:
-    """Everything, with what is known of the machine. Figures that aren't known are null."""
+    """Everything, with the description of the machine. Unknown figures are null."""
     rounds = [
         {
             "workload": entry.workload,

@@ -1,9 +1,9 @@
-"""Which way a request takes through a broker: its files, their lines, the calls, and how often the reader changes the file.
+"""The path of a request through a broker: its files, their lines, the calls, and how often the reader changes the file.
 
-`make path` prints it; `tests/unit/bench/test_request_path.py` holds budgets. The brokers are real ones over simulated ports, on virtual
-time, so the same request takes the same way in each run. What is counted are calls of Python functions in the broker that is asked, from
+`make path` prints it; `tests/unit/bench/test_request_path.py` checks budgets. The brokers are real ones over simulated ports, on virtual
+time, so the same request takes the same path in each run. The trace counts calls of Python functions in the broker that serves it, from
 the first byte of the request to the last one of the answer; the simulated network, disk, store, generated codecs and this client are not.
-The ports of clock and committer are reported apart: in a real broker they are C code and another thread, here Python.
+The ports of clock and committer are reported separately: in a real broker they are C code and another thread, here Python.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any, Final, Self
 
 import msgspec
 
+from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 from lowtide.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from lowtide.protocol.messages.find_coordinator import FindCoordinatorRequest
 from lowtide.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from lowtide.protocol.records import build_batch
 from lowtide.runtime.random import Random
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.simulation.chronicle import Chronicle
@@ -38,12 +38,14 @@ SIMULATED: Final = (
     "runtime/simulated_",
     "runtime/filesystem/memory",
     "runtime/filesystem/nodes",
+    "runtime/filesystem/planned_faults",
+    "runtime/filesystem/tree",
     "metadata/memory",
 )
-"""What stands for the world around a broker."""
+"""Replacements for the environment of a broker."""
 
-PORTS: Final = ("runtime/clock.py", "runtime/committer.py", "runtime/completions.py")
-"""What stands for C code and another thread of a real broker: the clocks, and the committer that syncs the journal."""
+PORTS: Final = ("runtime/clock.py", "runtime/committer.py", "runtime/completions.py", "runtime/durations.py")
+"""Replacements for C code and another thread of a real broker: the clocks, and the committer that syncs the journal, with its figures."""
 
 TOPIC: Final = "t"
 RECORDS: Final = build_batch([(1, None, b"x", ())])
@@ -52,29 +54,29 @@ SETTINGS: Final = {"log.dirs": "/a", "auto.create.topics.enable": "false", "offs
 
 
 class RequestPath(msgspec.Struct, frozen=True):
-    """The way of one request. `calls` are (file, function), in their order; those of the `PORTS` are apart."""
+    """The path of one request. `calls` are (file, function), in order; those of the `PORTS` are separate."""
 
     calls: tuple[tuple[str, str], ...]
     port_calls: tuple[tuple[str, str], ...] = ()
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Those that it comes through, in the order in which it first does."""
+        """The files of the path, in the order of their first call."""
         return tuple(dict.fromkeys(file for file, _ in self.calls))
 
     @property
     def lines(self) -> int:
-        """Of these files."""
+        """The lines of these files."""
         return sum(len((ROOT / file).read_text(encoding="utf-8").splitlines()) for file in self.files)
 
     @property
     def moves(self) -> int:
-        """How often a call leads into another file than the call before it."""
+        """How often a call is in another file than the previous call."""
         return sum(before[0] != after[0] for before, after in zip(self.calls, self.calls[1:], strict=False))
 
     @property
     def moves_back(self) -> int:
-        """Those of them that lead into a file that was left before."""
+        """The moves into a file that the path has left before."""
         return self.moves - (len(self.files) - 1)
 
 
@@ -96,7 +98,7 @@ class Tracer:
 
     @property
     def path(self) -> RequestPath:
-        """What was collected."""
+        """The collected path."""
         calls = tuple(call for call in self._calls if call[0] not in PORTS)
         return RequestPath(calls, tuple(call for call in self._calls if call[0] in PORTS))
 
@@ -168,7 +170,7 @@ def produce(acks: int) -> ProduceRequest:
 
 
 def fetch() -> FetchRequest:
-    """Of records that are there, without a session."""
+    """A fetch of existing records, without a session."""
     partition = FetchPartition(partition=0, fetch_offset=10, partition_max_bytes=1 << 20)
     return FetchRequest(
         max_wait_ms=500,
@@ -181,13 +183,13 @@ def fetch() -> FetchRequest:
 
 
 def delete(offset: int) -> DeleteRecordsRequest:
-    """Up to an offset, within the segment that is written."""
+    """A delete to an offset within the active segment."""
     row = DeleteRecordsPartition(partition_index=0, offset=offset)
     return DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=TOPIC, partitions=[row])], timeout_ms=10_000)
 
 
 def commit(offset: int) -> OffsetCommitRequest:
-    """Of a group without members."""
+    """A commit of a group without members."""
     row = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata="")
     return OffsetCommitRequest(
         group_id="g", member_id="", generation_id_or_member_epoch=-1, topics=[OffsetCommitRequestTopic(name=TOPIC, partitions=[row])]
@@ -195,7 +197,7 @@ def commit(offset: int) -> OffsetCommitRequest:
 
 
 async def _trace(world: World, requests: Callable[[int], Any], version: int) -> RequestPath:
-    """The way of the third request: what is created once is there by then."""
+    """The path of the third request: one-time initialization is done by then."""
     client = await world.begin()
     if version == COMMIT_VERSION:
         await _coordinator(client)
@@ -208,7 +210,7 @@ async def _trace(world: World, requests: Callable[[int], Any], version: int) -> 
 
 
 async def _coordinator(client: WireClient) -> None:
-    """Wait until the group has one."""
+    """Wait until the group has a coordinator."""
     while (await client.request(FindCoordinatorRequest(key="g", key_type=0), 3)).error_code:  # noqa: ASYNC110
         await asyncio.sleep(0.1)
     while (await client.request(commit(0), COMMIT_VERSION)).topics[0].partitions[0].error_code:  # noqa: ASYNC110
@@ -224,11 +226,11 @@ REQUESTS: Final[dict[str, tuple[int, Callable[[int], Any], int]]] = {
     "DeleteRecords, one replica": (1, delete, 2),
     "DeleteRecords, three replicas": (3, delete, 2),
 }
-"""By name: how many brokers, the request of a number, and the version."""
+"""By name: the number of brokers, the request for a number, and the version."""
 
 
 def request_path(name: str) -> RequestPath:
-    """The way of one of `REQUESTS`."""
+    """The path of one of `REQUESTS`."""
     brokers, requests, version = REQUESTS[name]
 
     def main(loop: SimulatedLoop) -> Coroutine[Any, Any, RequestPath]:
@@ -238,7 +240,7 @@ def request_path(name: str) -> RequestPath:
 
 
 def main() -> int:
-    """Print the ways of all requests: a table, then each file by file. With a word of a name, every call of it."""
+    """Print the paths of all requests: a table, then each file by file. With a word of a name, every call of it."""
     wanted = " ".join(sys.argv[1:])
     paths = {name: request_path(name) for name in REQUESTS if wanted.lower() in name.lower()}
     if not paths:

@@ -1,6 +1,6 @@
-"""The least that a server can do: for every so many bytes that arrive, a fixed answer. `python -m bench.responder REQUEST ANSWER` (sizes).
+"""The simplest server: a fixed answer for every fixed number of bytes. `python -m bench.responder REQUEST ANSWER` (sizes).
 
-It reads no request and looks nothing up, so what it reaches with the load generator is the generator's own limit. It prints its port
+It parses no request, so its rate with the load generator is the generator's own limit. It prints its port
 and ends when its standard input does.
 """
 
@@ -43,7 +43,7 @@ def respond(listener: socket.socket, request_bytes: int, answer: bytes) -> None:
 
 
 def main() -> None:
-    """Read the command line, tell the port, serve."""
+    """Read the command line, print the port, serve."""
     request_bytes, answer_bytes = map(int, sys.argv[1:])
     listener = socket.create_server(("127.0.0.1", 0), backlog=128)
     print(listener.getsockname()[1], flush=True)

@@ -1,10 +1,10 @@
 """`format("lowtide")` beside Spark's own Kafka connector, on the same broker and the same records: `python -m bench.spark --help`.
 
 One Spark, which both share, reads a topic in one go, reads it as a stream with `availableNow`, and writes a topic. Rounds are interleaved,
-every other one backwards; the first is reported apart, because a JVM compiles while it works. What counts is CPU time, of the driver, its
-JVM and its Python workers together, for each row: it says more than the clock on a machine that does other things too.
+every other one backwards; the first is separate, because a JVM compiles while it works. The figure is the CPU time of the driver, its
+JVM and its Python workers together, for each row: it is more meaningful than wall time on a busy machine.
 
-The connector's jars come from `SPARK_KAFKA_JARS`, a list as `spark.jars` has it. Without it only our format is measured.
+The connector's jars come from `SPARK_KAFKA_JARS`, a list in the form of `spark.jars`. Without it only our format is measured.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FORMATS: Final = ("lowtide", CONNECTOR)
 
 
 class Cost(NamedTuple):
-    """What one job took for each row."""
+    """The cost of one job for each row."""
 
     cpu_us: float
     wall_us: float
@@ -44,9 +44,9 @@ class Cost(NamedTuple):
 
 
 class Ledger:
-    """CPU time of this process and its descendants, looked at several times a second.
+    """CPU time of this process and its descendants, sampled several times a second.
 
-    Spark's daemon doesn't wait for the workers that it ends, so what they took is nowhere else when they are gone.
+    Spark's daemon does not wait for the workers that it ends, so their CPU time is lost when they are gone.
     """
 
     def __init__(self, without: Target) -> None:
@@ -56,13 +56,13 @@ class Ledger:
         threading.Thread(target=self._look, daemon=True).start()
 
     def seconds(self) -> float:
-        """What they have taken so far. The broker is a child of this process too, if it was started here, and isn't counted."""
+        """Their CPU time so far. The broker, if it was started here, is a child of this process too, and is not counted."""
         self._add()
         return sum(self._seen.copy().values()) - self._looking_s - (self._without.cpu_s() if self._without.can_be_started else 0.0)
 
     def _add(self) -> None:
         for process, seconds in cpu_by_process([os.getpid()]).items():
-            # One that ends while it is looked at tells nothing any more.
+            # A process that ends during the sampling has no values any more.
             self._seen[process] = max(seconds, self._seen.get(process, 0.0))
 
     def _look(self) -> None:
@@ -99,7 +99,7 @@ class Bench:
         self._ledger = Ledger(target)
 
     def topic(self) -> str:
-        """A new one."""
+        """Create a topic."""
         from confluent_kafka.admin import NewTopic  # noqa: PLC0415 as above
 
         name = f"spark-{os.getpid()}-{self._new()}"
@@ -115,7 +115,7 @@ class Bench:
         return self._names
 
     def measured(self, job: Callable[[], None]) -> Cost:
-        """Run it. The broker's own CPU time isn't Spark's; it is `nan` for one that was given by its address only."""
+        """Run it. The broker's own CPU time is separate; it is `nan` for a broker that is given only by its address."""
         ours, broker, began = self._ledger.seconds(), self._target.cpu_s(), time.perf_counter()
         job()
         wall, ours, broker = time.perf_counter() - began, self._ledger.seconds() - ours, self._target.cpu_s() - broker
@@ -154,7 +154,7 @@ JOBS: Final[dict[str, Callable[[Bench, str, str], None]]] = {
 
 
 def run(bench: Bench, formats: Sequence[str], rounds: int) -> dict[tuple[str, str], list[Cost]]:
-    """What each job cost by each format, round by round."""
+    """The cost of each job with each format, round by round."""
     filled = bench.topic()
     bench.write(formats[0], filled)
     costs: dict[tuple[str, str], list[Cost]] = {}
@@ -171,7 +171,7 @@ def run(bench: Bench, formats: Sequence[str], rounds: int) -> dict[tuple[str, st
 
 
 def table(costs: dict[tuple[str, str], list[Cost]]) -> str:
-    """The first run, the second, and the median of those behind it."""
+    """The first run, the second, and the median of the later ones."""
     lines = ["| work | by | first run | second | median of the others | rows/s | broker |", "|---|---|---|---|---|---|---|"]
     for (name, kind), found in costs.items():
         later: list[Any] = found[2:] or found[1:] or found

@@ -1,4 +1,4 @@
-"""The brokers that are measured: given by address and left alone, or started here, in a directory of their own, and ended here.
+"""The brokers that are measured: given by address and not touched, or started here, in their own directories, and ended here.
 
 Only processes that this module started are ever signalled, each by its id: the started one and its descendants.
 """
@@ -14,8 +14,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
+from typing import NamedTuple
 
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.messages.api_versions import ApiVersionsRequest
@@ -37,22 +39,34 @@ LOWTIDE = (
 )
 """How a Lowtide of this working tree is started."""
 
+LOWTIDE_TLS = (
+    "--set",
+    f"listeners=PLAINTEXT://{LOOPBACK}:{{port}},SSL://{LOOPBACK}:{{tls_port}},SASL_SSL://{LOOPBACK}:{{login_port}}",
+    *("--set", "sasl.enabled.mechanisms=SCRAM-SHA-256"),
+    *("--set", "ssl.keystore.type=PEM", "--set", "ssl.keystore.location={certificate}"),
+)
+"""What gives it two listeners with TLS too, one of them with logins."""
+
 LOWTIDE_OF_SEVERAL = (*LOWTIDE, "--set", "node.id={id}", "--metadata", "etcd://{etcd}")
 """The same as one broker of several."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetSpec:
-    """What the command line says of a broker: an address, or a command with `{port}` and `{dir}` in it."""
+    """A broker on the command line: an address, or a command with `{port}` and `{dir}` in it."""
 
     name: str
     address: Address | None = None
     processes: tuple[int, ...] = ()
-    """Of a broker given by address: whose CPU and memory to look at."""
+    """Of a broker given by address: the processes whose CPU and memory are measured."""
 
     command: tuple[str, ...] = ()
+    tls: tuple[str, ...] = ()
+    """What the command needs besides for listeners with TLS, with `{tls_port}`, `{login_port}` and `{certificate}` in it; empty without
+    such a command."""
+
     brokers: int = 1
-    """How many there are, or are started: each by the same command."""
+    """The number of brokers; each is started by the same command."""
 
 
 @dataclass(slots=True)
@@ -72,18 +86,26 @@ class Target:
 
     @property
     def name(self) -> str:
-        """What it is called in the tables."""
+        """Its name in the tables."""
         return self.spec.name
 
     @property
     def brokers(self) -> int:
-        """How many brokers it is."""
+        """The number of its brokers."""
         return self.spec.brokers
 
     @property
     def can_be_started(self) -> bool:
         """Whether it is started here, so that it may also be stopped."""
         return bool(self.spec.command)
+
+    def secured(self, certificate: Path) -> Secured:
+        """Another one beside it, which has yet to be started and shows the certificate of this file."""
+        tls_port, login_port = free_ports(2)
+        values = {"{tls_port}": str(tls_port), "{login_port}": str(login_port), "{certificate}": str(certificate)}
+        filled = [reduce(lambda text, name: text.replace(name, values[name]), values, word) for word in self.spec.tls]
+        spec = replace(self.spec, name=f"{self.name}-tls", command=(*self.spec.command, *filled))
+        return Secured(Target(spec, self.scratch), (LOOPBACK, tls_port), (LOOPBACK, login_port))
 
     @property
     def bootstrap(self) -> str:
@@ -95,7 +117,7 @@ class Target:
         return Client(self.address)
 
     def cpu_s(self) -> float:
-        """CPU time that it has taken so far, or `nan`."""
+        """Its CPU time so far, or `nan`."""
         return cpu_seconds(self._roots) if self._roots else UNKNOWN
 
     def resident_mb(self) -> float:
@@ -103,7 +125,7 @@ class Target:
         return resident_bytes(self._roots) / 1e6 if self._roots else UNKNOWN
 
     def ensure_up(self) -> None:
-        """Start it if it is ours and doesn't run; check that it answers."""
+        """Start it if it is ours and does not run; check that it answers."""
         if self.can_be_started and (self._process is None or self._process.poll() is not None):
             self.start_fresh()
         elif not self._answers():
@@ -123,7 +145,7 @@ class Target:
         words = [word.format(port=self.address[1], dir=self._directory) for word in self.spec.command]
         with self._log_path().open("ab") as log:
             began = time.perf_counter()
-            # Of a session of its own: an interrupt from the keyboard must reach it through `stop`, after the figures are saved.
+            # In its own session: an interrupt from the keyboard must reach it through `stop`, after the figures are saved.
             self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
         self._roots = [self._process.pid]
         while not self._answers():
@@ -136,7 +158,7 @@ class Target:
         return time.perf_counter() - began
 
     def stop(self, number: int = signal.SIGTERM) -> float:
-        """End it, if it was started here. Returns the seconds that it took; waits until all of its processes are gone."""
+        """End it, if it was started here. Returns the seconds it took; waits until all of its processes have ended."""
         process = self._process
         if process is None:
             return 0.0
@@ -153,6 +175,11 @@ class Target:
         self._wait_gone([member for member in members if member != process.pid])
         return time.perf_counter() - began
 
+    def signal(self, number: int) -> None:
+        """Send a signal to the process that was started here."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
     def close(self) -> None:
         """End it at once and remove its directory, if it was started here."""
         self.stop(signal.SIGKILL)
@@ -160,7 +187,7 @@ class Target:
 
     @property
     def directory(self) -> Path:
-        """Where it keeps its data, or else the scratch directory: for measuring the disk that is under it."""
+        """The directory of its data, or else the scratch directory: for measuring its disk."""
         return self._directory or self.scratch
 
     def _answers(self) -> bool:
@@ -191,6 +218,14 @@ class Target:
                     _signal(member, signal.SIGKILL)
                 return
             time.sleep(_POLL_S)
+
+
+class Secured(NamedTuple):
+    """A broker that has listeners with TLS too, and their addresses."""
+
+    target: Target
+    tls: Address
+    logins: Address
 
 
 def _signal(process: int, number: int) -> None:

@@ -1,4 +1,4 @@
-"""Topics for workloads: made, waited for until every partition serves, filled, and deleted."""
+"""Topics for workloads: created, waited for until every partition serves, filled, and deleted."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def create_topic(target: Target, name: str, partitions: int, configs: Mapping[st
 
 
 def wait_until_serving(target: Target, name: str, partitions: int) -> list[Address]:
-    """Wait until every partition has a leader that tells its end offset. Returns the leaders. Errors: BenchError after a long time."""
+    """Wait until every partition has a leader that returns its end offset. Returns the leaders. Errors: BenchError after a long time."""
     limit = time.perf_counter() + READY_LIMIT_S
     while True:
         with suppress(OSError):
@@ -103,7 +103,7 @@ def wait_until_serving(target: Target, name: str, partitions: int) -> list[Addre
 
 
 def find_leaders(target: Target, name: str, partitions: int) -> list[Address] | None:
-    """Where each partition's leader listens; None while one has none. Errors: OSError."""
+    """The address of each partition's leader; None while a partition has none. Errors: OSError."""
     with target.connect() as client:
         request = MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=False)
         answer = client.ask(request)
@@ -122,7 +122,7 @@ def by_leader(leaders: Sequence[Address]) -> dict[Address, list[int]]:
 
 
 def end_offsets(name: str, leaders: Sequence[Address]) -> list[int] | None:
-    """The end offset of each partition, exclusive; None while one cannot tell it. Errors: OSError."""
+    """The end offset of each partition, exclusive; None while a leader cannot return it. Errors: OSError."""
     ends: dict[int, int] = {}
     for leader, partitions in by_leader(leaders).items():
         rows = [ListOffsetsPartition(partition_index=partition, timestamp=LATEST) for partition in partitions]
@@ -136,7 +136,7 @@ def end_offsets(name: str, leaders: Sequence[Address]) -> list[int] | None:
 
 
 def check_ends(topic: Topic, expected: int) -> list[int]:
-    """The end offset of each partition. Errors: BenchError when they don't add up to what was produced."""
+    """The end offset of each partition. Errors: BenchError if their sum is not the number of produced records."""
     ends = end_offsets(topic.name, topic.leaders)
     if ends is None or sum(ends) != expected:
         raise BenchError(f"{expected} records were acknowledged, the log ends say {ends}")
@@ -144,12 +144,12 @@ def check_ends(topic: Topic, expected: int) -> list[int]:
 
 
 def can_fetch(leader: Address, topic: str, partition: int, offset: int) -> bool:
-    """Whether a fetch at this offset gives records. Errors: OSError."""
+    """Whether a fetch at this offset returns records. Errors: OSError."""
     return _fetch(leader, topic, partition, offset) == (ErrorCode.NONE, True)
 
 
 def is_deleted(leader: Address, topic: str, partition: int, offset: int) -> bool:
-    """Whether a fetch at this offset says that it is out of range. Errors: OSError."""
+    """Whether a fetch at this offset is out of range. Errors: OSError."""
     return _fetch(leader, topic, partition, offset)[0] == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
@@ -163,7 +163,7 @@ def _fetch(leader: Address, topic: str, partition: int, offset: int) -> tuple[in
 
 
 def fill(topic: Topic, batch: bytes, batches: int) -> None:
-    """Produce a batch so often into each partition."""
+    """Produce a batch this many times into each partition."""
     lanes = [
         Lane(leader, itertools.repeat(produce_frame(topic.name, partition, batch), batches))
         for partition, leader in enumerate(topic.leaders)

@@ -1,4 +1,4 @@
-"""What a broker costs: CPU time and resident memory of its processes, children included.
+"""The usage of a broker: CPU time and resident memory of its processes, children included.
 
 CPU time comes from the kernel's clock of each process, which counts nanoseconds and the threads that have ended; `/proc/<pid>/stat` has
 the same sum in hundredths of a second, too coarse for a few thousand requests. Children that were waited for are added from there.
@@ -23,7 +23,7 @@ _PROCESS_CLOCK = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessStatus:
-    """What a line of `/proc/<pid>/stat` says here."""
+    """The fields of a line of `/proc/<pid>/stat` that are used here."""
 
     parent: int
     waited_ticks: int
@@ -31,7 +31,7 @@ class ProcessStatus:
 
 
 def parse_status(line: str) -> ProcessStatus:
-    """Read a line of `/proc/<pid>/stat`. The name in it may hold blanks and brackets, so counting begins behind the last bracket."""
+    """Read a line of `/proc/<pid>/stat`. The name may contain blanks and brackets, so counting starts behind the last bracket."""
     fields = line.rpartition(")")[2].split()
     return ProcessStatus(parent=int(fields[1]), waited_ticks=int(fields[13]) + int(fields[14]))
 
@@ -48,7 +48,7 @@ def family(roots: Iterable[int], parents: Mapping[int, int]) -> list[int]:
 
 
 def processes(roots: Sequence[int]) -> list[int]:
-    """The roots and their descendants, as far as they still run."""
+    """The roots and their descendants, if they still run."""
     parents = {}
     for entry in PROC.iterdir() if PROC.is_dir() else ():
         status = _status(int(entry.name)) if entry.name.isdigit() else None
@@ -58,7 +58,7 @@ def processes(roots: Sequence[int]) -> list[int]:
 
 
 def cpu_seconds(roots: Sequence[int]) -> float:
-    """CPU time so far of the roots and their descendants; `nan` where that can't be seen."""
+    """CPU time so far of the roots and their descendants; `nan` if unknown."""
     found = processes(roots)
     return sum(map(_cpu_of, found)) if found else UNKNOWN
 
@@ -69,7 +69,7 @@ def cpu_by_process(roots: Sequence[int]) -> dict[int, float]:
 
 
 def resident_bytes(roots: Sequence[int]) -> float:
-    """Resident memory of the roots and their descendants; `nan` where that can't be seen. Shared pages count in each of them."""
+    """Resident memory of the roots and their descendants; `nan` if unknown. Shared pages count in each of them."""
     pages, seen = 0, False
     for process in processes(roots):
         try:

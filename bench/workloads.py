@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import deletes, failures, groups, kcat, lifetimes, loads
+from . import deletes, failures, groups, kcat, lifetimes, loads, logins, trims
 from .measure import Workload
 
 _LIFETIMES = lifetimes.WORKLOADS
@@ -11,7 +11,9 @@ WORKLOADS: dict[str, Workload] = {
     "start": _LIFETIMES["start"],
     **loads.WORKLOADS,
     **kcat.WORKLOADS,
+    **logins.WORKLOADS,
     **deletes.WORKLOADS,
+    **trims.WORKLOADS,
     **groups.WORKLOADS,
     "connections": _LIFETIMES["connections"],
     "partitions": _LIFETIMES["partitions"],
@@ -20,7 +22,7 @@ WORKLOADS: dict[str, Workload] = {
 }
 
 OF_CLUSTERS = ("batches", "closed", *failures.WORKLOADS, "partitions")
-"""What runs on several brokers by default; everything may be asked for."""
+"""The workloads that run on several brokers by default; others may be requested."""
 
 FLOOR = "floor"
-"""Runs once, without a broker."""
+"""It runs once, without a broker."""

@@ -6,12 +6,16 @@ from typing import Any
 
 import msgspec
 
-from lowtide.broker.authorizer import ALLOW_ALL, Authorizer
+from lowtide.broker.audit.audit_log import NO_AUDIT, AuditLog
+from lowtide.broker.authorizer.authorizer import ALLOW_ALL, Authorizer
 from lowtide.broker.config.broker_config import BrokerConfig
 from lowtide.broker.config.dynamic_config import BrokerConfigs
+from lowtide.broker.observation.deletes import RecentDeletes
+from lowtide.broker.partitions.assigned_partitions import AssignedPartitions
 from lowtide.broker.partitions.batch_lane import BatchLane
 from lowtide.broker.partitions.fetch_session import FetchSessionCache
 from lowtide.broker.partitions.replica_manager import ReplicaManager
+from lowtide.broker.telemetry.client_instances import ClientInstances
 from lowtide.broker.turns import Turns
 from lowtide.metadata.session import MetadataSession
 from lowtide.runtime.clock import Clock
@@ -25,6 +29,7 @@ class BrokerContext(msgspec.Struct, frozen=True, kw_only=True):
 
     configs: BrokerConfigs
     replicas: ReplicaManager
+    assigned: AssignedPartitions
     metadata: MetadataSession
     sessions: FetchSessionCache
     clock: Clock
@@ -35,6 +40,11 @@ class BrokerContext(msgspec.Struct, frozen=True, kw_only=True):
     """For all that decompresses much of what clients sent."""
     log: Any
     authorizer: Authorizer = ALLOW_ALL
+    audit: AuditLog = NO_AUDIT
+    recent_deletes: RecentDeletes = msgspec.field(default_factory=RecentDeletes)
+    """Deletes of records that were answered."""
+    clients: ClientInstances = msgspec.field(default_factory=ClientInstances)
+    """Clients that push their metrics."""
 
     @property
     def turns(self) -> Turns:

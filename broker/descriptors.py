@@ -6,7 +6,7 @@
 | segments | `.log` files that are open (`storage/log/open_files.py`); others are opened when they are used |
 | connections | accepted ones; `max.connections` may set less, never more |
 
-So neither partitions nor clients can take what a broker needs to go on: a broker that lacks a descriptor for its journal or its store can
+So neither partitions nor clients take the descriptors that a broker needs: without a descriptor for its journal or its store it can
 only stop. Source: the table of `RLIMIT_NOFILE` in Kafka's operations guide, which asks for 100,000 and shares nothing out.
 """
 
@@ -33,7 +33,7 @@ class DescriptorBudget(NamedTuple):
 
     @property
     def accept_backlog(self) -> int:
-        """Connections that may wait to be accepted: all that wait are accepted at once, and those that may not stay are closed then."""
+        """Connections that may wait to be accepted: asyncio's loop accepts all that wait at once, uvloop one in each of its passes."""
         return self.reserve // _BACKLOG_PART
 
     def as_log(self) -> dict[str, int]:

@@ -1,10 +1,20 @@
-"""An answer that is not there yet."""
+"""An answer that isn't there yet, and requests that wait for an event in a queue until they can give theirs.
+
+`DelayedQueue` is the loop's side of a purgatory: one timer for the earliest deadline, and completions once per pass of the loop.
+
+Guards: a request is answered once. One that fails costs its own client the connection and no other one anything; those that became ready
+with it are answered all the same, and the timer stays set.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any, Final, Generic, Protocol, TypeVar
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Final, Generic, Protocol, TypeVar, cast
+
+from lowtide.protocol.types import TopicPartition
+from lowtide.replication.purgatory import DelayedOperation, DelayedOperationPurgatory
+from lowtide.runtime.clock import Clock
 
 ResponseT = TypeVar("ResponseT")
 
@@ -48,7 +58,7 @@ class Pending(Generic[ResponseT]):
             self._listener(response)
 
     def fail(self) -> None:
-        """Close the connection: a bug kept the answer from being made, or from being sent, in which case `complete` was called before."""
+        """Close the connection: a bug prevented the answer, or its sending, in which case `complete` was called before."""
         self.done = True
         self.on_abandoned = None
         self.response = None
@@ -83,6 +93,21 @@ def promised(work: Callable[[], Coroutine[Any, Any, ResponseT | None]], spawn: S
     return pending
 
 
+def mapped(pending: Pending[Any], change: Callable[[Any], Any]) -> Pending[Any]:
+    """The answer that `change` makes of another one, which is not changed itself. Where there is none, there is none either."""
+    changed: Pending[Any] = Pending(holds_connection=pending.holds_connection)
+    changed.on_abandoned = pending.abandon
+
+    def on_answer(response: Any) -> None:
+        if response is None:
+            changed.fail()
+        else:
+            changed.complete(change(response))
+
+    pending.listen(on_answer)
+    return changed
+
+
 async def answer_of(pending: Pending[ResponseT]) -> ResponseT | None:
     """Wait for an answer; None if there won't be one."""
     answered: asyncio.Future[ResponseT | None] = asyncio.get_running_loop().create_future()
@@ -93,3 +118,157 @@ async def answer_of(pending: Pending[ResponseT]) -> ResponseT | None:
 
     pending.listen(on_answer)
     return await answered
+
+
+LOCAL_COMMIT_GRACE_MS = 500
+"""The leader's own disk is not counted against a request's time-out (Kafka's begins when its disk is done), up to this."""
+
+
+def commit_deadline_ms(clock: Clock, timeout_ms: int) -> int:
+    """When a request that waits for our own disk is answered with what there is; a time-out below 0 is 0."""
+    return clock.monotonic_ms() + max(timeout_ms, 0) + LOCAL_COMMIT_GRACE_MS
+
+
+class DelayedRequest(DelayedOperation):
+    """A waiting request that knows how to test itself and how to answer."""
+
+    __slots__ = ()
+
+    def try_complete(self) -> bool:
+        """Answer if what is waited for has come, or can no longer come. Returns whether it was answered."""
+        raise NotImplementedError
+
+    def on_complete(self) -> None:
+        """Answer with what there is now."""
+        raise NotImplementedError
+
+    def on_expiration(self) -> None:
+        """The time is up, or the broker stops: answer with what there is."""
+        self.on_complete()
+
+    def fail(self) -> None:
+        """Answer nothing and close the connection: a bug of ours came in between."""
+        raise NotImplementedError
+
+    def thresholds(self) -> Iterable[tuple[TopicPartition, int]]:
+        """What to wait for next, and the deadline stays."""
+        raise NotImplementedError
+
+    @property
+    def deadline_ms(self) -> int:
+        """On the monotonic clock."""
+        raise NotImplementedError
+
+
+class DelayedQueue:
+    """A purgatory that runs on an event loop."""
+
+    def __init__(
+        self, clock: Clock, loop: asyncio.AbstractEventLoop, *, maximum_per_key: int, on_bug: Callable[[DelayedRequest, Exception], None]
+    ) -> None:
+        """`on_bug` is called with a request that raised; its connection is being closed."""
+        self._on_bug = on_bug
+        self._purgatory: DelayedOperationPurgatory[TopicPartition] = DelayedOperationPurgatory(maximum_per_key=maximum_per_key)
+        self.watched = self._purgatory.watched_keys
+        """The keys that anything waits for: where nothing does, a call is saved."""
+        self._clock = clock
+        self._loop = loop
+        self._scheduled = False
+        self._closed = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+
+    def __len__(self) -> int:
+        """Requests that wait."""
+        return len(self._purgatory)
+
+    def waiting(self) -> list[DelayedRequest]:
+        """The requests that wait, in no order."""
+        return cast("list[DelayedRequest]", self._purgatory.operations())
+
+    def watch(self, request: DelayedRequest) -> bool:
+        """Park a request whose condition doesn't hold. Returns False, and parks nothing, where too many wait already, or at a stop."""
+        thresholds = list(request.thresholds())
+        if self._closed or not all(self._purgatory.has_room(key) for key, _ in thresholds):
+            return False
+        self._watch(request, thresholds)
+        return True
+
+    def _watch(self, request: DelayedRequest, thresholds: list[tuple[TopicPartition, int]]) -> None:
+        deadline_ms = request.deadline_ms
+        self._purgatory.watch(request, thresholds, deadline_ms)
+        if self._timer is None or deadline_ms < self._timer_ms:
+            self._set_timer()
+
+    def advance(self, key: TopicPartition, value: int) -> None:
+        """A value rose: see the purgatory."""
+        if key in self.watched and self._purgatory.advance(key, value) and not self._scheduled:
+            self._schedule()
+
+    def release(self, key: TopicPartition) -> None:
+        """Something failed or changed hands: all that wait for this key are tested again."""
+        if self._purgatory.release(key) and not self._scheduled:
+            self._schedule()
+
+    def wake(self, request: DelayedRequest) -> None:
+        """Let one request be tested again."""
+        if self._purgatory.wake(request) and not self._scheduled:
+            self._schedule()
+
+    def remove(self, request: DelayedRequest) -> None:
+        """Forget a request."""
+        self._purgatory.remove(request)
+
+    def close(self) -> None:
+        """Answer everything with what there is, and let nothing wait any more: an answer may set free the next request of its client."""
+        self._closed = True
+        self._purgatory.release_all()
+        for operation in self._purgatory.take_ready():
+            request = cast("DelayedRequest", operation)
+            try:
+                request.on_expiration()
+            except Exception as error:  # noqa: BLE001  as above all, at a stop too: the others are owed their answers
+                self._end(request, error)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _schedule(self) -> None:
+        self._scheduled = True
+        self._loop.call_soon(self._run_ready)
+
+    def _run_ready(self) -> None:
+        self._scheduled = False
+        for operation in self._purgatory.take_ready():
+            request = cast("DelayedRequest", operation)
+            try:
+                if request.expired:
+                    request.on_expiration()
+                elif not request.try_complete():
+                    self._watch(request, list(request.thresholds()))
+            except Exception as error:  # noqa: BLE001  a bug of ours costs one connection, and is logged with its traceback
+                self._end(request, error)
+        if self._timer is None:
+            self._set_timer()
+
+    def _end(self, request: DelayedRequest, error: Exception) -> None:
+        self._purgatory.remove(request)
+        self._on_bug(request, error)
+        request.fail()
+
+    def _set_timer(self) -> None:
+        """Have one timer, for the earliest deadline; a later one is left standing: an early wake-up costs less than two timers."""
+        deadline_ms = self._purgatory.next_deadline_ms()
+        if deadline_ms is None or (self._timer is not None and self._timer_ms <= deadline_ms):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        delay_ms = max(deadline_ms - self._clock.monotonic_ms(), 0)
+        self._timer_ms = deadline_ms
+        self._timer = self._loop.call_later(delay_ms / 1000, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        if self._purgatory.expire(self._clock.monotonic_ms()):
+            self._run_ready()
+        else:
+            self._set_timer()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
-from lowtide.broker.authorizer import ANONYMOUS
+from lowtide.broker.security.principal import KafkaPrincipal, ShownBy
 
 
 class Client(Protocol):
@@ -15,6 +15,23 @@ class Client(Protocol):
     listener_name: str
     peer: str
     """Address and port."""
+    client_address: str
+    """The address alone, as rules name it."""
+    local_address: tuple[str, int] | None
+    """The address of this machine, and the port, at which the connection arrived; None where that isn't known."""
+    principal: KafkaPrincipal
+    """Who the client is; it may become another one with a new login on the same connection."""
+    shown_by: ShownBy
+    """How it has shown that."""
+
+    software: tuple[str, str]
+    """The name and version of the client's software, as it has said (KIP-511); empty until then."""
+    write_grants: Any
+    """What the connection was found to be allowed to write to; None while that isn't known (`guards/producing`)."""
+
+    def mute(self, for_ms: int) -> None:
+        """Execute no further request for so long: the client is above its quota. What is answered is sent."""
+        ...
 
     def close(self, reason: str) -> None:
         """End the connection without another answer; the reason is logged."""
@@ -29,7 +46,24 @@ class RequestContext(msgspec.Struct):
     connection: Client
     shared: dict[str, Any] | None = None
     """What the parts of a request that was cut share (`request_parts`); None for one that wasn't."""
-    principal: ClassVar[str] = ANONYMOUS
+    correlation_id: int = 0
+    forwarded: bool = False
+    """Another broker received it, and has asked whether its client may do that."""
+    of_a_broker: bool = False
+    """A broker asks for what it needs itself, for no client: no quota counts."""
+
+    of_a_follower: bool = False
+    """A broker fetches what it replicates."""
+
+    @property
+    def principal(self) -> KafkaPrincipal:
+        """Who sent the request."""
+        return self.connection.principal
+
+    @property
+    def client_address(self) -> str:
+        """From which address."""
+        return self.connection.client_address
 
     def close_connection(self, reason: str) -> None:
         """End the connection: an error that has no place in an answer (acks=0)."""

@@ -16,6 +16,7 @@ from lowtide.broker.turns import Piece, Steps, Turns
 from lowtide.runtime.clock import Clock
 
 ResponseT = TypeVar("ResponseT")
+RowT = TypeVar("RowT")
 
 OWN_SLICE_MS = 2
 """How long one slice of the broker's own work may hold the loop; a step that takes longer is not cut short."""
@@ -32,14 +33,40 @@ PARTITIONS_IN_SLICES_MAX = 100_000
 """Of all requests together that are worked on in slices, or that wait and were: some fifty megabytes."""
 
 
-def run_in_slices(loop: asyncio.AbstractEventLoop, clock: Clock, steps: Iterator[object], on_done: Callable[[], None]) -> None:
-    """Take `steps` to their end, the first slice of them at once; then `on_done` is called. Whatever is ready runs between two slices."""
+def _no_rest() -> int:
+    return 0
+
+
+def run_in_slices(
+    loop: asyncio.AbstractEventLoop,
+    clock: Clock,
+    steps: Iterator[object],
+    on_done: Callable[[], None],
+    rest_ms: Callable[[], int] = _no_rest,
+) -> None:
+    """Take `steps` to their end, the first slice of them at once; then `on_done` is called. Whatever is ready runs between two slices.
+
+    `rest_ms` is asked after each slice for how long others are to have the loop to themselves.
+    """
     until_ms = clock.monotonic_ms() + OWN_SLICE_MS
     for _step in steps:
         if clock.monotonic_ms() >= until_ms:
-            loop.call_soon(run_in_slices, loop, clock, steps, on_done)
+            pause_ms = rest_ms()
+            if pause_ms:
+                loop.call_later(pause_ms / 1000, run_in_slices, loop, clock, steps, on_done, rest_ms)
+            else:
+                loop.call_soon(run_in_slices, loop, clock, steps, on_done, rest_ms)
             return
     on_done()
+
+
+def taken(rows: list[RowT], count: int) -> Iterator[list[RowT]]:
+    """The rows in their order, in lists of `count`. They are taken out of `rows`, which is empty then: what is done needs no memory."""
+    rows.reverse()
+    while rows:
+        some = rows[: -count - 1 : -1]
+        del rows[-count:]
+        yield some
 
 
 async def walk_in_slices(turns: Turns, steps: Iterator[object]) -> None:
@@ -90,11 +117,14 @@ def answer_in_slices(turns: Turns, log: Any, steps: Generator[None, None, Respon
 class SlicedWork:
     """Pieces of work that are done in their order, in slices. A piece may add others."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, on_done: Callable[[], None]) -> None:
-        """`on_done` is called whenever nothing is left to do."""
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, clock: Clock, on_done: Callable[[], None], rest_ms: Callable[[], int] = _no_rest
+    ) -> None:
+        """`on_done` is called whenever nothing is left to do. `rest_ms`: see `run_in_slices`."""
         self._loop = loop
         self._clock = clock
         self._on_done = on_done
+        self._rest_ms = rest_ms
         self._pieces: deque[Callable[[], None]] = deque()
         self._is_begun = False
 
@@ -115,7 +145,7 @@ class SlicedWork:
         """Do what was added, the first slice of it at once; nothing new where that is under way."""
         if not self._is_begun:
             self._is_begun = True
-            run_in_slices(self._loop, self._clock, self._steps(), self._on_all_done)
+            run_in_slices(self._loop, self._clock, self._steps(), self._on_all_done, self._rest_ms)
 
     def _steps(self) -> Iterator[None]:
         while self._pieces:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, Final, NamedTuple
 
@@ -31,13 +32,21 @@ class Entry(NamedTuple):
 ENTRIES: Final = {
     "serve": Entry("run a broker", BROKERS),
     "dev": Entry("run a cluster of several brokers in one process, for laptops and tests", BROKERS),
+    "certificates": Entry("create and renew certificates, passwords and settings of a secure cluster", BROKERS, "certificates"),
     "keys": Entry("print every configuration key of a broker, as a page in Markdown", BROKERS),
-    "cluster": Entry("the brokers, the controller, and what is wrong", CLUSTER, "cluster"),
+    "metrics": Entry("print every metric of a broker, as a page in Markdown", BROKERS),
+    "console": Entry("show a cluster in a browser on this machine", CLUSTER, "console"),
+    "cluster": Entry("the brokers, the controller, what is wrong; elections, and moves of replicas", CLUSTER, "cluster"),
     "topics": Entry("list, describe, create, change, delete topics, and explain what keeps their oldest segments", CLUSTER, "topics"),
     "configs": Entry("what is set for topics, brokers and groups, and changes of it", CLUSTER, "configs"),
+    "quotas": Entry("how much of the brokers users, client ids and addresses may use", CLUSTER, "quotas"),
     "groups": Entry("list and describe consumer groups, set their offsets, delete them", CLUSTER, "groups"),
-    "records": Entry("delete records, sweep many partitions, show records", CLUSTER, "records"),
+    "acls": Entry("list, allow, deny, remove rules of access control, and say which decides", CLUSTER, "acls"),
+    "records": Entry("delete records, sweep many partitions, show records, write some", CLUSTER, "records"),
+    "users": Entry("who logs in by SCRAM: add, list, remove users", CLUSTER, "users"),
+    "tokens": Entry("logins for a time: create, list, renew, end delegation tokens", CLUSTER, "tokens"),
     "log-dirs": Entry("log directories of brokers, and how much space partitions take", CLUSTER, "log_dirs"),
+    "top": Entry("brokers, disks, topics by rate, deletes that wait and groups by lag, live", CLUSTER, "top"),
     "metadata": Entry("compare the metadata with what log directories know, bring them forward after a restore", FILES, "metadata"),
     "dump-log": Entry("say what is in the files of a log, also damaged ones; reads only", FILES, "dump_log"),
     "repair-log-start": Entry("keep what is readable of a damaged journal of log start offsets", FILES),
@@ -66,6 +75,15 @@ class _Commands(TyperGroup):
         command.name, command.help, command.short_help = cmd_name, command.help or entry.help, entry.help
         command.rich_help_panel = entry.panel
         return command
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """As Typer does, which suggests only commands that are imported: `topic` means `topics`."""
+        try:
+            return super().resolve_command(ctx, args)
+        except CallError as error:
+            if similar := get_close_matches(args[0], ENTRIES):
+                error.message = f"{error.message.rstrip('.')}. Did you mean {', '.join(map(repr, similar))}?"
+            raise
 
 
 def _passed_on(name: str) -> typer.Typer:

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import wraps
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 import typer
@@ -46,6 +47,14 @@ class NetworkCall(Call):
     client: AdminClient
     timeout_ms: int
     """How long each question to the cluster may take, with what is tried again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingsCall(Call):
+    """How a command was called that reaches a cluster by a client of its own, and waits by itself."""
+
+    settings: ClientSettings
+    timeout_ms: int
 
 
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="text is for people, json for programs")]
@@ -104,24 +113,43 @@ def network(function: Callable[..., Awaitable[ExitCode]]) -> Callable[..., int]:
 
         def whole() -> ExitCode:
             settings = client_settings(common["bootstrap_server"], common["command_config"])
-            return asyncio.run(_connected(settings, common["timeout"], common["output"], lambda call: function(call, **given)))
+            return asyncio.run(connected(settings, common["timeout"], common["output"], lambda call: function(call, **given)))
 
         return _ended(context, common["output"], whole)
 
     return _with_options(run, function, _NETWORK)
 
 
-def client_settings(bootstrap_server: str | None, command_config: str | None) -> ClientSettings:
-    """What the options and the file say. Errors: CommandError."""
+def unhurried(function: Callable[..., ExitCode]) -> Callable[..., int]:
+    """A command that may wait for its user: Ctrl-C ends it where it waits, for no event loop is around it."""
+
+    @wraps(function)
+    def run(context: typer.Context, **given: Any) -> int:
+        common = {name: given.pop(name) for name in _NETWORK}
+
+        def whole() -> ExitCode:
+            settings = client_settings(common["bootstrap_server"], common["command_config"])
+            call = SettingsCall(output=common["output"], settings=settings, timeout_ms=round(common["timeout"] * 1000))
+            return function(call, **given)
+
+        return _ended(context, common["output"], whole)
+
+    return _with_options(run, function, _NETWORK)
+
+
+def client_settings(
+    bootstrap_server: str | None, command_config: str | None, overrides: Mapping[str, object] = MappingProxyType({})
+) -> ClientSettings:
+    """What the options and the file say, and over them `overrides`. Errors: CommandError."""
     from lowtide.admin.settings import ClientSettings, SettingsError  # noqa: PLC0415 - commands without a cluster don't need it
 
     source = BOOTSTRAP_SERVER if environment().get(BOOTSTRAP_SERVER) == bootstrap_server else "--bootstrap-server"
     try:
         if bootstrap_server is not None:
-            return ClientSettings.read(command_config, {"bootstrap.servers": bootstrap_server}, source)
+            return ClientSettings.read(command_config, {"bootstrap.servers": bootstrap_server, **overrides}, source)
         if command_config is not None and names_brokers(command_config):
-            return ClientSettings.read(command_config)
-        return ClientSettings.read(command_config, {"bootstrap.servers": DEFAULT_ADDRESS}, "the default")
+            return ClientSettings.read(command_config, overrides)
+        return ClientSettings.read(command_config, {"bootstrap.servers": DEFAULT_ADDRESS, **overrides}, "the default")
     except SettingsError as error:
         raise CommandError(str(error), ExitCode.MISUSED) from None
 
@@ -143,7 +171,7 @@ def network_error(error: AdminError) -> CommandError:
     return CommandError(sentence if sentence.endswith(".") else f"{sentence}.", ExitCode.UNREACHABLE if away else ExitCode.FAILED)
 
 
-async def _connected(
+async def connected(
     settings: ClientSettings, timeout_s: float, output: Output, command: Callable[[NetworkCall], Awaitable[ExitCode]]
 ) -> ExitCode:
     """Runs a command with a client. Errors: CommandError."""
@@ -168,6 +196,11 @@ def _tell_of_waiting() -> None:
     log.setLevel(logging.INFO)
     if not log.handlers:
         log.addHandler(logging.StreamHandler())
+
+
+def ended(context: typer.Context, command: Callable[[], ExitCode]) -> int:
+    """Runs a command that prints for people alone; its exit code."""
+    return _ended(context, Output.TEXT, command)
 
 
 def _ended(context: typer.Context, output: Output, command: Callable[[], ExitCode]) -> int:

@@ -1,4 +1,4 @@
-"""`lowtide cluster`: the brokers, the controller, and what is wrong."""
+"""`lowtide cluster`: the brokers, the controller, and what is wrong; `cluster_moves` has the commands that change it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from lowtide.admin.client import AdminClient
 from lowtide.admin.cluster_description import ClusterDescription
 from lowtide.admin.cluster_view import PartitionDescription, TopicDescription
 from lowtide.admin.errors import AdminError, UnsupportedVersionError, code_name
+from lowtide.cli import cluster_moves
 from lowtide.cli.call import NetworkCall, network
 from lowtide.cli.cluster_questions import asked_controller
 from lowtide.cli.full_directories import FullDirectory, full_directories, full_values, print_full
@@ -19,8 +20,18 @@ from lowtide.cli.printing import Output, plural, print_json, print_table, remark
 from lowtide.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse
 from lowtide.protocol.types import TopicPartition
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="Show the brokers, the controller, and what is wrong.")
-app.callback()(lambda: None)
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="Show the brokers, the controller, and what is wrong; move replicas and leaders."
+)
+for name, command in (
+    ("elect", cluster_moves.elect),
+    ("move", cluster_moves.move),
+    ("moves", cluster_moves.moves),
+    ("drain", cluster_moves.drain),
+    ("replace", cluster_moves.replace),
+    ("unregister", cluster_moves.unregister),
+):
+    app.command(name)(command)
 
 SHOWN: Final = 20
 """Rows of a kind of trouble, for people."""

@@ -23,6 +23,9 @@ Topic = Annotated[list[str] | None, typer.Option("--topic", "-t", metavar="TOPIC
 Broker = Annotated[
     list[str] | None, typer.Option("--broker", metavar="ID", help=f"a broker, or `{ALL_BROKERS}` for what is set on all of them")
 ]
+Logger = Annotated[
+    list[str] | None, typer.Option("--broker-logger", metavar="ID", help="the levels of a broker's log, by the rooms of its code (KIP-412)")
+]
 Group = Annotated[list[str] | None, typer.Option("--group", "-g", metavar="GROUP")]
 
 _SOURCES: Final = {
@@ -31,20 +34,27 @@ _SOURCES: Final = {
     ConfigSource.DYNAMIC_DEFAULT_BROKER: "all brokers, while running",
     ConfigSource.STATIC_BROKER: "broker, at its start",
     ConfigSource.DEFAULT: "default",
+    ConfigSource.DYNAMIC_BROKER_LOGGER: "broker, while running",
     ConfigSource.GROUP: "group",
 }
 
 
-def resources_of(topics: list[str] | None, brokers: list[str] | None, groups: list[str] | None) -> list[ConfigResource]:
+def resources_of(
+    topics: list[str] | None, brokers: list[str] | None, groups: list[str] | None, loggers: list[str] | None = None
+) -> list[ConfigResource]:
     """What is named. Errors: CommandError for nothing, and for a broker's id that is none."""
     found = [ConfigResource(ResourceType.TOPIC, name) for name in topics or []]
     for broker in brokers or []:
         if broker != ALL_BROKERS and not (broker.isascii() and broker.isdigit()):
             raise misused(f"{broker!r} is no broker: allowed are an id and `{ALL_BROKERS}`.")
         found.append(ConfigResource(ResourceType.BROKER, "" if broker == ALL_BROKERS else str(int(broker))))
+    for broker in loggers or []:
+        if not (broker.isascii() and broker.isdigit()):
+            raise misused(f"{broker!r} is no broker: allowed is an id.")
+        found.append(ConfigResource(ResourceType.BROKER_LOGGER, str(int(broker))))
     found += [ConfigResource(ResourceType.GROUP, name) for name in groups or []]
     if not found:
-        raise misused("nothing is named: give --topic, --broker or --group.")
+        raise misused("nothing is named: give --topic, --broker, --broker-logger or --group.")
     return list(dict.fromkeys(found))
 
 
@@ -55,11 +65,12 @@ async def describe(
     *,
     topic: Topic = None,
     broker: Broker = None,
+    broker_logger: Logger = None,
     group: Group = None,
     every: Annotated[bool, typer.Option("--all", "-a", help="defaults too, not only what was set")] = False,
 ) -> ExitCode:
     """Show what is set, and where it was."""
-    resources = resources_of(topic, broker, group)
+    resources = resources_of(topic, broker, group, broker_logger)
     described = await call.client.describe_configs(resources, timeout=call.timeout_ms / 1000)
     values: list[dict[str, Any]] = []
     for resource, found in described.items():
@@ -85,13 +96,14 @@ async def alter_configs(
     *,
     topic: Topic = None,
     broker: Broker = None,
+    broker_logger: Logger = None,
     group: Group = None,
     settings: SetOption = None,
     unset: UnsetOption = None,
     validate_only: ValidateOnlyOption = False,
 ) -> ExitCode:
     """Change what is set, key by key; other keys stay as they are."""
-    return await alter(call, resources_of(topic, broker, group), settings or [], unset or [], validate_only=validate_only)
+    return await alter(call, resources_of(topic, broker, group, broker_logger), settings or [], unset or [], validate_only=validate_only)
 
 
 def _shown(entry: ConfigEntry) -> str | None:

@@ -1,71 +1,21 @@
-"""What a delete would do, before it does it: up to where records of each partition go, how many those are, and how much space they take.
-
-Offsets are looked up once, into a plan; what is deleted then is the plan and nothing else. Counts are of offsets: compaction and
-transactions leave fewer records. Bytes are the records' share of the partition's size on the leader's disk, which holds as far as records
-are alike; files go when all in them is deleted.
-"""
+"""What the options of a delete mean, and how a plan and its results are shown."""
 
 from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from lowtide.admin.client import AdminClient
 from lowtide.admin.cluster_view import ClusterView
-from lowtide.admin.deletion import Committed, DeletedRecords, DeleteRecordsError, DeleteResult, DeleteTarget
-from lowtide.admin.errors import AdminError, code_name
-from lowtide.admin.offsets import ListedOffset, OffsetSpec, Timestamp
+from lowtide.admin.delete_plan import Plan, PlannedDelete
+from lowtide.admin.deletion import Committed, DeletedRecords, DeleteResult, DeleteTarget, ErasedRecords
+from lowtide.admin.errors import code_name
+from lowtide.admin.offsets import Timestamp
+from lowtide.admin.retained import size
+from lowtide.admin.wanted_offsets import parse_offset, parse_partitions, parse_time
 from lowtide.cli.outcome import misused
-from lowtide.cli.partition_sizes import leader_sizes
 from lowtide.cli.printing import moment, plural
-from lowtide.cli.retained import size
-from lowtide.cli.wanted_offsets import parse_offset, parse_partitions, parse_time
-from lowtide.protocol.types import Offset, TopicId, TopicPartition
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedDelete:
-    """One partition. Offsets are exclusive ends of what goes; None where they aren't known, and `reason` says why."""
-
-    partition: TopicPartition
-    log_start: Offset | None
-    log_end: Offset | None
-    delete_to: Offset | None
-    reason: str | None
-    bytes: int | None = None
-
-    @property
-    def records(self) -> int | None:
-        """Offsets that would go."""
-        if self.delete_to is None or self.log_start is None or self.log_end is None:
-            return None
-        return max(0, min(self.delete_to, self.log_end) - self.log_start)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """All partitions, and the ids of the topics: a later topic of the same name is not meant."""
-
-    deletes: Sequence[PlannedDelete]
-    topic_ids: Mapping[str, TopicId]
-
-    @property
-    def records(self) -> int:
-        """Of all partitions of which it is known."""
-        return sum(each.records or 0 for each in self.deletes)
-
-    @property
-    def bytes(self) -> int | None:
-        """Of all partitions, if it is known of each that has records to go."""
-        known = [each.bytes for each in self.deletes if each.records]
-        return None if None in known else sum(each or 0 for each in known)
-
-    @property
-    def offsets(self) -> dict[TopicPartition, Offset]:
-        """Of the partitions that can be deleted from."""
-        return {each.partition: each.delete_to for each in self.deletes if each.delete_to is not None}
+from lowtide.protocol.types import TopicPartition
 
 
 def target_of(offset: str | None, before: str | None, groups: Sequence[str]) -> DeleteTarget:
@@ -123,39 +73,6 @@ def matching_topics(patterns: Iterable[str], view: ClusterView) -> list[str]:
     return sorted(found)
 
 
-async def make_plan(
-    client: AdminClient, targets: Mapping[TopicPartition, DeleteTarget], view: ClusterView, timeout_ms: int, *, with_bytes: bool
-) -> Plan:
-    """Looks up what is asked for. Nothing is deleted. Errors: AdminError where it concerns all."""
-    resolved = await client.resolve_delete_targets(targets, timeout=timeout_ms / 1000)
-    starts = await client.list_offsets(dict.fromkeys(targets, OffsetSpec.EARLIEST), timeout=timeout_ms / 1000)
-    ends = await client.list_offsets(dict.fromkeys(targets, OffsetSpec.LATEST), timeout=timeout_ms / 1000)
-    sizes = await leader_sizes(client, view, targets, timeout_ms) if with_bytes else {}
-    deletes = [_planned(partition, resolved[partition], starts[partition], ends[partition], sizes.get(partition)) for partition in targets]
-    topic_ids = {topic: topic_id for topic in {each.topic for each in targets} if (topic_id := view.topic_id(topic)) is not None}
-    return Plan(deletes=deletes, topic_ids=topic_ids)
-
-
-def _planned(
-    partition: TopicPartition,
-    resolved: Offset | DeleteRecordsError,
-    start: ListedOffset | AdminError,
-    end: ListedOffset | AdminError,
-    whole_bytes: int | None,
-) -> PlannedDelete:
-    log_start = start.offset if isinstance(start, ListedOffset) else None
-    log_end = end.offset if isinstance(end, ListedOffset) else None
-    delete_to, reason = (resolved, None) if isinstance(resolved, int) else (None, resolved.reason)
-    if delete_to is not None and log_end is not None and delete_to > log_end:
-        reason = f"offset {delete_to} is beyond the high watermark, {log_end}"
-        delete_to = None
-    planned = PlannedDelete(partition=partition, log_start=log_start, log_end=log_end, delete_to=delete_to, reason=reason)
-    if planned.records is None or whole_bytes is None or log_start is None or log_end is None:
-        return planned
-    share = whole_bytes * planned.records // (log_end - log_start) if log_end > log_start else 0
-    return PlannedDelete(partition=partition, log_start=log_start, log_end=log_end, delete_to=delete_to, reason=reason, bytes=share)
-
-
 PLAN_COLUMNS = ("topic", "partition", "log start", "delete to", "records", "bytes, about", "remark")
 
 
@@ -194,6 +111,9 @@ def result_value(each: PlannedDelete, result: DeleteResult | None) -> dict[str, 
     if isinstance(result, DeletedRecords):
         value["low_watermark"] = result.low_watermark
         value["leader_log_start_offset"] = None if result.leader_log_start_offset < 0 else result.leader_log_start_offset
+        if isinstance(result, ErasedRecords):
+            value["erased_by"] = list(result.erased_by)
+            value["not_erased_by"] = [{"broker": broker, "message": reason} for broker, reason in sorted(result.not_erased_by.items())]
     elif result is not None:
         value["error"] = {
             "stage": result.stage.value,
@@ -202,3 +122,16 @@ def result_value(each: PlannedDelete, result: DeleteResult | None) -> dict[str, 
             "leader_done": result.leader_done,
         }
     return value
+
+
+def not_erased(results: Mapping[TopicPartition, DeleteResult]) -> str | None:
+    """One sentence about the brokers that have deleted and are not known to have erased, and what to do; None if all have."""
+    brokers: dict[int, tuple[int, str]] = {}
+    for result in results.values():
+        if isinstance(result, ErasedRecords):
+            for broker, reason in result.not_erased_by.items():
+                brokers[broker] = (brokers.get(broker, (0, ""))[0] + 1, brokers.get(broker, (0, reason))[1])
+    if not brokers:
+        return None
+    parts = [f"broker {broker} ({plural(count, 'partition')}: {reason})" for broker, (count, reason) in sorted(brokers.items())]
+    return f"Deleted everywhere, but not erased at {', '.join(parts)}: run the same command again when it is back, as often as you like."

@@ -1,26 +1,31 @@
 """`lowtide dev`: a cluster of several brokers in this one process, until it is stopped. For laptops and tests.
 
 Real sockets, real files, real replication, one embedded metadata store; what it can't show is the death of a machine, for all brokers live
-and die together. A broker that can't go on is stopped, and the others go on without it.
+and die together. A broker that cannot continue is stopped, and the others continue without it.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import shlex
 import signal
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from lowtide.broker.config.broker_config import ConfigError, Given, load_config
+from lowtide.broker.config.log_levels import level_of_start
 from lowtide.cli.options import SOURCES, add_configuration, given_configuration
 from lowtide.cli.serve import SWITCH_INTERVAL_S
+from lowtide.storage.errors import StorageError
 
 if TYPE_CHECKING:
     from lowtide.broker.lifecycle.local_cluster import LocalCluster
+    from lowtide.broker.lifecycle.secure_cluster import SecureCluster
 
 BROKERS_MAX: Final = 20
 """More would only take each other's processor: they share one thread."""
@@ -42,7 +47,16 @@ def dev(arguments: Sequence[str]) -> int:
         return _refuse(str(error))
     with ExitStack() as stack:
         directory = options.data or stack.enter_context(tempfile.TemporaryDirectory(prefix="lowtide-dev-", ignore_cleanup_errors=True))
-        return _run(given, directory, options.brokers, options.port)
+        secured = None
+        if options.secure:
+            from lowtide.broker.lifecycle.secure_cluster import SecureCluster  # noqa: PLC0415  nothing else needs it
+
+            try:
+                secured = SecureCluster(directory)
+            except StorageError as error:
+                return _refuse(str(error))
+            given = secured.given() | given
+        return _run(given, directory, options, secured)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -59,6 +73,11 @@ def _parser() -> argparse.ArgumentParser:
         help="where the first broker listens, default 9092; the others have the next ports. 0: free ones",
     )
     parser.add_argument("--data", metavar="DIR", help="where the data are, and stay; without it they are temporary")
+    parser.add_argument(
+        "--secure",
+        action="store_true",
+        help="with TLS, logins and an authorizer; certificates, and the settings of an administrator, are in the folder secure of the data",
+    )
     add_configuration(parser)
     return parser
 
@@ -78,38 +97,41 @@ def _number(text: str, least: int, most: int) -> int:
     return int(text)
 
 
-def _run(given: Mapping[str, Given], directory: str, count: int, port: int) -> int:
+def _run(given: Mapping[str, Given], directory: str, options: argparse.Namespace, secured: SecureCluster | None) -> int:
     sys.modules.setdefault("rich", None)  # type: ignore[arg-type]  # as `lowtide serve` does
     import uvloop  # noqa: PLC0415  after the options are known to be good
 
     from lowtide.broker.lifecycle.broker import START_ERRORS  # noqa: PLC0415
     from lowtide.broker.lifecycle.local_cluster import configurations_of_several  # noqa: PLC0415
-    from lowtide.broker.lifecycle.logger import make_logger  # noqa: PLC0415
+    from lowtide.broker.lifecycle.logger import make_logger as make_logger_of_level  # noqa: PLC0415
 
     try:
-        configurations = configurations_of_several(given, directory, count, first_port=port)
-        unenforced = load_config(given=configurations[0]).unenforced_keys_given
+        configurations = configurations_of_several(given, directory, options.brokers, first_port=options.port)
+        first = load_config(given=configurations[0])
     except ConfigError as error:
         return _refuse(str(error))
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    if unenforced:
+    make_logger = partial(make_logger_of_level, level=level_of_start(first.values))
+    if unenforced := first.unenforced_keys_given:
         make_logger(1).warning("these keys are known, but not acted upon yet", keys=list(unenforced))
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_serve(configurations, directory))
+            return runner.run(_serve(configurations, directory, secured, make_logger))
     except START_ERRORS as error:
         return _refuse(f"{error}")
 
 
-async def _serve(configurations: Sequence[Mapping[str, Given]], directory: str) -> int:
-    """Run until SIGINT or SIGTERM, or until no broker can go on. Errors: those of `Broker.start`."""
+async def _serve(
+    configurations: Sequence[Mapping[str, Given]], directory: str, secured: SecureCluster | None, make_logger: Callable[[int], Any]
+) -> int:
+    """Run until SIGINT or SIGTERM, or until no broker can continue. Errors: those of `Broker.start`."""
     from lowtide.broker.lifecycle.local_cluster import LocalCluster  # noqa: PLC0415
-    from lowtide.broker.lifecycle.logger import make_logger  # noqa: PLC0415
     from lowtide.runtime.long_lived import LongLived  # noqa: PLC0415
 
     long_lived = LongLived()
+    long_lived.watch()
     ends: asyncio.Queue[int | None] = asyncio.Queue()
-    cluster = LocalCluster(configurations, directory, make_logger, on_failed=ends.put_nowait, on_partition_made=long_lived.note_made)
+    cluster = LocalCluster(configurations, directory, make_logger, on_failed=ends.put_nowait)
     loop, signals = asyncio.get_running_loop(), 0
 
     def on_signal() -> None:
@@ -122,11 +144,32 @@ async def _serve(configurations: Sequence[Mapping[str, Given]], directory: str) 
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
+    if secured is not None:
+        await secured.set_passwords(directory)
     await cluster.start()
     long_lived.freeze()
-    print(f"bootstrap.servers={','.join(cluster.addresses.values())}", flush=True)
-    print(f"{len(configurations)} brokers, data in {directory}; Ctrl-C stops them, a second one at once.", flush=True)
+    bootstrap = ",".join(cluster.addresses.values())
+    said = [] if secured is None else _say_how_to_log_in(secured, bootstrap)
+    print(f"bootstrap.servers={bootstrap}", flush=True)
+    print(f"{len(configurations)} brokers, data in {directory}; Ctrl-C stops them, a second one at once.", *said, sep="\n", flush=True)
     return await _until_stopped(cluster, ends)
+
+
+def _say_how_to_log_in(secured: SecureCluster, bootstrap: str) -> list[str]:
+    """Write the files of clients; returns the lines that name them. Errors: StorageError."""
+    from lowtide.broker.lifecycle.client_settings import LIBRDKAFKA_FILE, PROPERTIES_FILE, PYTHON_FILE  # noqa: PLC0415
+    from lowtide.broker.lifecycle.secure_material import ADMIN  # noqa: PLC0415
+
+    secured.write_client_files(bootstrap)
+    folder = secured.client_folder
+    conf, properties = (shlex.quote(f"{folder}/{name}") for name in (LIBRDKAFKA_FILE, PROPERTIES_FILE))
+    said = f"User {ADMIN} may do everything. Its settings are in {folder}:"
+    return [
+        f"{said} {PROPERTIES_FILE} (Java), {LIBRDKAFKA_FILE} (librdkafka), {PYTHON_FILE} (Python).",
+        f"  kcat -F {conf} -L",
+        f"  lowtide users add alice --command-config {properties}",
+        f"  lowtide acls allow alice read 'topic:*' --command-config {properties}",
+    ]
 
 
 async def _until_stopped(cluster: LocalCluster, ends: asyncio.Queue[int | None]) -> int:

@@ -1,6 +1,6 @@
 """`lowtide dump-log`: what is in the files of a log: batches, records, indexes, snapshots, checkpoints, the journal of log starts.
 
-Needs no broker, and reads only; a broker may be running. Of a damaged file it says where, goes on behind, and ends with 1.
+Needs no broker, and reads only; a broker may be running. For a damaged file it prints where, continues behind it, and ends with 1.
 """
 
 from __future__ import annotations
@@ -19,18 +19,11 @@ from lowtide.cli.dumped_files import Row, base_offset_of, dumper_of
 from lowtide.cli.outcome import CommandError, ExitCode, misused
 from lowtide.cli.printing import Output, moment, plural, print_json_line, printable
 from lowtide.cli.record_format import Form, record_text, record_value
+from lowtide.protocol.control_records import ControlRecordType, read_control_record
 from lowtide.protocol.errors import ProtocolError
-from lowtide.protocol.records import (
-    CURRENT_MAGIC,
-    RECORD_BATCH_OVERHEAD,
-    ControlRecordType,
-    Record,
-    iterate_records,
-    read_batch_header,
-    read_control_record,
-)
+from lowtide.protocol.records import CURRENT_MAGIC, RECORD_BATCH_OVERHEAD, Record, iterate_records, read_batch_header
 from lowtide.runtime.filesystem import FileSystem, OsFileSystem
-from lowtide.storage.log.segment import DELETED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX
+from lowtide.storage.log.segment_names import DELETED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX
 
 app = typer.Typer(add_completion=False)
 

@@ -56,7 +56,7 @@ class Damage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unwritten:
-    """Zeros from `position` to `end` (exclusive), the end of the file: it was made larger beforehand, and not written so far."""
+    """Zeros from `position` to `end` (exclusive), the end of the file: it was preallocated, and not written so far."""
 
     position: FilePosition
     end: FilePosition
@@ -120,7 +120,7 @@ def _something_follows(file: File, batch: DumpedBatch, size: int) -> bool:
 
 
 def _fault_of_records(batch: DumpedBatch) -> str | None:
-    """What is wrong with the records of a batch whose CRC is right: it was made so."""
+    """The fault of the records of a batch whose CRC is right: its writer wrote it so."""
     try:
         for _ in iterate_records(batch.content, max_bytes=RECORD_BYTES_MAX):
             pass

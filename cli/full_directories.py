@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple
 
 from lowtide.admin.errors import AdminError
 from lowtide.admin.log_dirs import LogDir
+from lowtide.admin.retained import size
 from lowtide.cli.printing import print_table
-from lowtide.cli.retained import size
 from lowtide.protocol.types import BrokerId
 
 ROOM_MIN_BYTES: Final = 1 << 20
@@ -19,7 +19,8 @@ TOPICS_NAMED: Final = 3
 
 REMEDY: Final = (
     "Appends to them are refused, and their followers fall behind. What frees space: delete records (lowtide records delete), lower "
-    "retention.ms or retention.bytes of their largest topics (lowtide configs), delete topics, or enlarge the volume."
+    "retention.ms or retention.bytes of their largest topics (lowtide configs), delete topics, or enlarge the volume. "
+    "Files go file.delete.delay.ms after they were deleted, a minute by default; lower it if that is too late."
 )
 
 

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from lowtide.admin.errors import AdminError
+from lowtide.admin.group_lags import Lag, find_lags
 from lowtide.admin.groups import GroupDescription
 from lowtide.cli.call import NetworkCall, network
 from lowtide.cli.confirmation import confirm
-from lowtide.cli.group_lags import Lag, find_lags
-from lowtide.cli.group_resets import Wanted, plan_reset, reset_rows, reset_value
+from lowtide.cli.group_resets import planned_reset, reset_rows, reset_value, wanted_place
 from lowtide.cli.outcome import ExitCode, misused
 from lowtide.cli.printing import Output, plural, print_json, print_table, printable
 from lowtide.cli.results import error_value, report_each
@@ -124,8 +124,8 @@ async def reset(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="don't ask")] = False,
 ) -> ExitCode:
     """Set what a group without members has committed: it reads from there on. Offsets are kept within what the log has."""
-    wanted = Wanted.of(to, to_time, shift_by)
-    planned = await plan_reset(call.client, group, topic or [], wanted, call.timeout_ms)
+    wanted = wanted_place(to, to_time, shift_by)
+    planned = await planned_reset(call.client, group, topic or [], wanted, call.timeout_ms)
     new = {each.partition: each.new for each in planned if each.new is not None}
     if dry_run or not new:
         _print_reset(call.output, planned, {}, dry_run=True)

@@ -17,6 +17,7 @@ from lowtide.broker.config.keys_security import SECURITY_KEYS
 from lowtide.broker.config.keys_server import SERVER_KEYS
 from lowtide.broker.config.keys_topics import TOPIC_KEYS
 from lowtide.broker.config.maximum_versions import MAX_VERSION_PREFIX, api_name
+from lowtide.broker.config.tls_settings import STORE_KEYS
 from lowtide.protocol.api_keys import API
 
 _HEAD: Final = """\
@@ -33,7 +34,8 @@ tokens, an authorizer, policies) are no such case: while Lowtide does not do wha
 unless the value is the default or empty. A topic's and a group's keys, and those of a broker that are marked *while running*, can be
 changed at any time with the tools and clients that change Kafka's.
 
-Also taken, checked as their last part and without effect yet: `listener.name.<listener>.<key>`, `config.providers.<name>.<key>`,
+Also taken, and checked as their last part: `listener.name.<listener>.<key>`, which has an effect where the key is one of security; those
+marked *of a listener while running* can be changed in this form, on a single broker. Without effect yet: `config.providers.<name>.<key>`,
 `rsm.config.<key>` and `rlmm.config.<key>`.
 """
 
@@ -89,9 +91,16 @@ def _table(table: Iterable[ConfigKey], *, follow_brokers: bool = False) -> str:
         if key.internal:
             continue
         broker_key = "" if not follow_brokers else f" {_code(key.broker_key)} |"
-        does = ("yes" if key.enforced else "no") + (", *while running*" if not follow_brokers and key.name in DYNAMIC_KEYS else "")
+        does = ("yes" if key.enforced else "no") + ("" if follow_brokers else _while_running(key.name))
         rows.append(f"| `{key.name}` | {_default(key)} | {key.describe_allowed()} |{broker_key} {does} | {key.doc} |\n")
     return "".join(rows)
+
+
+def _while_running(name: str) -> str:
+    """Whether a broker's key can be set while it runs."""
+    if name in STORE_KEYS:
+        return ", *of a listener while running*"
+    return ", *while running*" if name in DYNAMIC_KEYS else ""
 
 
 def _default(key: ConfigKey) -> str:

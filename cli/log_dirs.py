@@ -9,13 +9,13 @@ import typer
 
 from lowtide.admin.errors import AdminError
 from lowtide.admin.log_dirs import LogDir
+from lowtide.admin.retained import size
 from lowtide.cli.call import NetworkCall, network
 from lowtide.cli.cluster_questions import fitting
 from lowtide.cli.full_directories import full_directories, is_full, print_full
 from lowtide.cli.outcome import ExitCode
 from lowtide.cli.printing import Output, print_json, print_table
 from lowtide.cli.results import error_value, report_each
-from lowtide.cli.retained import size
 
 app = typer.Typer(add_completion=False)
 

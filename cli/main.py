@@ -15,7 +15,7 @@ from lowtide.cli.streams import guarded, in_utf8
 from lowtide.runtime.process import environment
 
 COMPLETE: Final = "_LOWTIDE_COMPLETE"
-"""The variable by which a shell asks how a word may go on: the words are in others, and none are given."""
+"""The variable by which a shell requests the completion of a word: the words are in others, and none are given."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

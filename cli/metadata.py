@@ -5,25 +5,20 @@ Works on log directories that no broker uses, on files that `export` made of the
 
 from __future__ import annotations
 
-import argparse
-import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple, TypeVar
+from typing import Annotated, Final, TypeVar
 
 import typer
 
-from lowtide.broker.config.broker_config import ConfigError
 from lowtide.broker.lifecycle.metadata_copies import COPY_FILE
 from lowtide.cli.call import Call, local
 from lowtide.cli.confirmation import confirm
-from lowtide.cli.metadata_options import given_metadata
+from lowtide.cli.metadata_stores import Ca, Cert, Key, LogDirs, Metadata, Place, open_store, run_on_store, store_file
 from lowtide.cli.outcome import CommandError, ExitCode, misused
 from lowtide.cli.printing import Output, plural, print_json, print_table, remark
-from lowtide.metadata.embedded import METADATA_FILE, EmbeddedStore, read_embedded
-from lowtide.metadata.errors import InconsistentClusterError
-from lowtide.metadata.etcd_address import DEFAULT_PREFIX, SCHEME, parse_address
+from lowtide.metadata.embedded import read_embedded
+from lowtide.metadata.etcd_address import DEFAULT_PREFIX
 from lowtide.metadata.metadata_copy import Row, rows_of
 from lowtide.metadata.recovery import (
     BrokerFacts,
@@ -36,12 +31,10 @@ from lowtide.metadata.recovery import (
     plan_recovery,
 )
 from lowtide.metadata.recovery_writer import bring_forward, read_rows, until_nobody_is_registered
-from lowtide.metadata.store import MetadataStoreError, OwnedStore, Revision
+from lowtide.metadata.store import MetadataStoreError, Revision
 from lowtide.metadata.store_guard import least_surplus
 from lowtide.protocol.types import topic_id_text
-from lowtide.runtime.clock import SystemClock
 from lowtide.runtime.filesystem import AlreadyLockedError, OsFileSystem
-from lowtide.runtime.process import environment
 from lowtide.runtime.random import system_random
 from lowtide.storage.directory.directory_survey import survey
 from lowtide.storage.errors import StorageError
@@ -55,39 +48,12 @@ ROWS_SHOWN: Final = 50
 
 FILE_MODE: Final = 0o600
 
-LogDirs = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--log-dirs", metavar="DIR,DIR", help="the log directories of one broker, as in log.dirs; once for each broker that is here"
-    ),
-]
-Metadata = Annotated[
-    str | None,
-    typer.Option(
-        "--metadata",
-        metavar="etcd://HOST:PORT,…/PREFIX",
-        help=f"where the metadata are: an etcd, as brokers are given it, or the path of a {METADATA_FILE}; without it the one in the first "
-        "log directory",
-    ),
-]
-Ca = Annotated[str | None, typer.Option("--metadata-ca", metavar="FILE", help="the authority that signed etcd's certificates, in PEM")]
-Cert = Annotated[str | None, typer.Option("--metadata-cert", metavar="FILE", help="the certificate that is shown to the etcd, in PEM")]
-Key = Annotated[str | None, typer.Option("--metadata-key", metavar="FILE", help="its key, in PEM")]
 Files = Annotated[list[str] | None, typer.Argument(metavar="FILE…", help="what `lowtide metadata export` has written on other machines")]
 
 
 @app.callback()
 def metadata() -> None:
     """Compare the metadata with what log directories remember of them, and bring them forward after a backup was restored."""
-
-
-class Place(NamedTuple):
-    """Where the store is, as it was given."""
-
-    metadata: str | None
-    ca: str | None
-    cert: str | None
-    key: str | None
 
 
 @app.command()
@@ -179,7 +145,7 @@ def recover(
         return ExitCode.DONE
     if not yes:
         confirm("Are all brokers of the cluster stopped, and shall the metadata be brought forward?")
-    _run(_written(place, _file(place, facts), plan))
+    run_on_store(_written(place, store_file(place, facts[0].directories[0].path, several=len(facts) > 1), plan))
     remark("The metadata are brought forward. Start the brokers.")
     return ExitCode.DONE
 
@@ -227,22 +193,11 @@ def _planned(decide: Callable[[], T]) -> T:
         raise CommandError(f"{error}.") from error
 
 
-def _run(coroutine: Coroutine[Any, Any, T]) -> T:
-    try:
-        return asyncio.run(coroutine)
-    except (RecoveryError, StorageError) as error:
-        raise CommandError(f"{error}.") from error
-    except (MetadataStoreError, InconsistentClusterError) as error:
-        raise CommandError(f"{error}.", ExitCode.UNREACHABLE) from error
-    except OSError as error:
-        raise CommandError(f"{error.filename or 'the metadata store'}: {error.strerror or error}.") from error
-
-
 def _look(place: Place, facts: Sequence[BrokerFacts]) -> tuple[dict[bytes, Row], Revision, int | None]:
     """What the store has; a file isn't opened by it as a broker opens it, which would change it."""
-    path = _file(place, facts)
+    path = store_file(place, facts[0].directories[0].path, several=len(facts) > 1)
     if not path:
-        return _run(_looked(place))
+        return run_on_store(_looked(place))
     try:
         pairs, revision = read_embedded(path, OsFileSystem())
     except AlreadyLockedError as error:
@@ -253,7 +208,7 @@ def _look(place: Place, facts: Sequence[BrokerFacts]) -> tuple[dict[bytes, Row],
 
 
 async def _looked(place: Place) -> tuple[dict[bytes, Row], Revision, int | None]:
-    store, prefix = await _opened(place, "")
+    store, prefix = await open_store(place, "")
     try:
         rows, revision = await read_rows(store, prefix)
         return rows, revision, await store.raft_surplus()
@@ -262,52 +217,12 @@ async def _looked(place: Place) -> tuple[dict[bytes, Row], Revision, int | None]
 
 
 async def _written(place: Place, path: str, plan: RecoveryPlan) -> None:
-    store, prefix = await _opened(place, path)
+    store, prefix = await open_store(place, path)
     try:
         await until_nobody_is_registered(store, prefix)
         await bring_forward(store, prefix, plan)
     finally:
         await store.close()
-
-
-async def _opened(place: Place, path: str) -> tuple[OwnedStore, bytes]:
-    """The store, and what its keys begin with. `path` is empty for an etcd."""
-    if not path:
-        return await _opened_etcd(place)
-    try:
-        return await EmbeddedStore.open(path, filesystem=OsFileSystem(), clock=SystemClock()), DEFAULT_PREFIX
-    except AlreadyLockedError as error:
-        raise CommandError(f"{path} is used by a broker; stop it first.") from error
-
-
-def _file(place: Place, facts: Sequence[BrokerFacts]) -> str:
-    """The path of the store's file; empty for an etcd."""
-    if place.metadata is not None and place.metadata.startswith(SCHEME):
-        return ""
-    if place.ca or place.cert or place.key:
-        raise misused("--metadata-ca, --metadata-cert and --metadata-key are of no use without --metadata etcd://….")
-    first = Path(facts[0].directories[0].path)
-    if place.metadata is None and (len(facts) > 1 or not first.is_dir()):
-        raise misused("It isn't given where the metadata are: --metadata etcd://…, or the path of the file.")
-    path = place.metadata or f"{first}/{METADATA_FILE}"
-    if not Path(path).parent.is_dir() or Path(path).is_dir():
-        raise misused(f"{path} is neither etcd://… nor a file in a folder that is there.")
-    return path
-
-
-async def _opened_etcd(place: Place) -> tuple[OwnedStore, bytes]:
-    try:
-        address = parse_address(place.metadata or "")
-        options = argparse.Namespace(metadata=address, metadata_ca=place.ca, metadata_cert=place.cert, metadata_key=place.key)
-        etcd = given_metadata(options, environment(), OsFileSystem().read_bytes)
-    except (ValueError, ConfigError) as error:
-        raise misused(str(error)) from error
-    try:
-        from lowtide.metadata.etcd import EtcdStore  # noqa: PLC0415 - its packages are an extra
-    except ImportError as error:
-        raise CommandError(f"etcd needs packages that aren't installed ({error}): pip install 'lowtide[etcd]'.") from error
-    assert etcd is not None
-    return await EtcdStore.open(etcd.endpoints, access=etcd.access, prefix=etcd.prefix), etcd.prefix
 
 
 def _print_plan(call: Call, plan: RecoveryPlan, *, dry_run: bool) -> None:

@@ -1,6 +1,6 @@
 """Options of the metadata store: where an etcd is, and what it takes to be let in.
 
-A user and a password come from the environment, or the password from a file: a command line can be read by everybody on the machine.
+A user and a password come from the environment, or the password from a file: a command line can be read by every user of the machine.
 """
 
 from __future__ import annotations

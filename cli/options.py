@@ -6,6 +6,7 @@ import argparse
 from pathlib import PurePath
 
 from lowtide.broker.config.broker_config import BROKER_KEYS, ConfigError, Given
+from lowtide.broker.config.log_levels import LEVELS, LOG_LEVEL
 from lowtide.broker.config.maximum_versions import MAX_VERSION_PREFIX
 from lowtide.broker.config.sources import from_environment, from_properties, from_settings, merge
 from lowtide.runtime.filesystem import OsFileSystem
@@ -29,6 +30,9 @@ def add_configuration(parser: argparse.ArgumentParser) -> None:
         dest="max_versions",
         help="offer an API up to this version only",
     )
+    parser.add_argument(
+        "--log-level", metavar="LEVEL", type=str.upper, choices=LEVELS, help=f"how much the log has: {', '.join(LEVELS)}; default INFO"
+    )
 
 
 def given_configuration(options: argparse.Namespace) -> dict[str, Given]:
@@ -45,4 +49,5 @@ def given_configuration(options: argparse.Namespace) -> dict[str, Given]:
             message = f"--config {options.config} cannot be read: {error.strerror}."
             raise ConfigError(message) from error
     caps = from_settings(options.max_versions, "--max-version", MAX_VERSION_PREFIX)
-    return merge(file, from_environment(environment(), BROKER_KEYS), from_settings(options.settings), caps)
+    level = {} if options.log_level is None else {LOG_LEVEL: Given(options.log_level, "--log-level")}
+    return merge(file, from_environment(environment(), BROKER_KEYS), from_settings(options.settings), caps, level)

@@ -22,7 +22,7 @@ class ExitCode(IntEnum):
 
 
 class CommandError(Exception):
-    """Why a command can't go on, in a sentence, and how it ends."""
+    """Why a command cannot continue, as a message, and its exit code."""
 
     def __init__(self, sentence: str, code: ExitCode = ExitCode.FAILED) -> None:
         super().__init__(sentence)

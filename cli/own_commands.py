@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from lowtide.runtime.long_lived import pause_for_imports
+
 
 def own_command(name: str) -> Callable[[Sequence[str]], int] | None:
     """The subcommand that parses its words itself, imported now; None for one that Typer parses."""
     if name == "serve":
+        pause_for_imports()  # `serve` ends the pause
         from lowtide.cli.serve import serve  # noqa: PLC0415
 
         return serve
@@ -19,6 +22,10 @@ def own_command(name: str) -> Callable[[Sequence[str]], int] | None:
         from lowtide.cli.keys import keys  # noqa: PLC0415
 
         return keys
+    if name == "metrics":
+        from lowtide.cli.metrics import metrics  # noqa: PLC0415
+
+        return metrics
     if name == "repair-log-start":
         from lowtide.cli.repair import repair_log_start  # noqa: PLC0415
 

@@ -9,14 +9,22 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from lowtide import __version__
-from lowtide.broker.config.broker_config import BrokerConfig, ConfigError, load_config
+from lowtide.broker.config.broker_config import BrokerConfig, ConfigError, Given, load_config
+from lowtide.broker.config.http_listeners import DEFAULT_HTTP_LISTENERS, HTTP_LISTENERS, SERVE_DEFAULT
+from lowtide.broker.config.log_levels import level_of_start
 from lowtide.cli.metadata_options import add_metadata, given_metadata
 from lowtide.cli.options import SOURCES, add_configuration, given_configuration
 from lowtide.metadata.etcd_address import EtcdAddress
 from lowtide.runtime.filesystem import OsFileSystem
+from lowtide.runtime.long_lived import resume_after_imports
 from lowtide.runtime.process import environment, host_name, raise_open_file_limit
+
+if TYPE_CHECKING:
+    from lowtide.broker.lifecycle.broker import Broker
+    from lowtide.runtime.http_site import Site
 
 SWITCH_INTERVAL_S = 0.0005
 """How long a busy event loop may keep the committer's thread from answering that a sync is done; Python's default is ten times that."""
@@ -24,11 +32,19 @@ SWITCH_INTERVAL_S = 0.0005
 
 def serve(arguments: Sequence[str]) -> int:
     """Run the subcommand; returns the exit code."""
+    try:
+        return _serve(arguments)
+    finally:
+        resume_after_imports()
+
+
+def _serve(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     if not __debug__:
         return _refuse("Python must not run with -O: the broker relies on its assertions.")
     try:
-        config = load_config(given=given_configuration(options), host_name=host_name())
+        given = {HTTP_LISTENERS: Given(DEFAULT_HTTP_LISTENERS, SERVE_DEFAULT), **given_configuration(options)}
+        config = load_config(given=given, host_name=host_name())
         etcd = given_metadata(options, environment(), OsFileSystem().read_bytes)
     except ConfigError as error:
         return _refuse(str(error))
@@ -54,17 +70,25 @@ def _run(config: BrokerConfig, etcd: EtcdAddress | None) -> int:
     from lowtide.broker.lifecycle.logger import make_logger  # noqa: PLC0415
     from lowtide.broker.lifecycle.running import run_broker  # noqa: PLC0415
 
+    resume_after_imports()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     raise_open_file_limit()
-    logger = make_logger(config.node_id)
+    logger = make_logger(config.node_id, level=level_of_start(config.values))
     unenforced = config.unenforced_keys_given
     if unenforced:
         logger.warning("these keys are known, but not acted upon yet", keys=list(unenforced))
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(run_broker(config, logger=logger, version=__version__, etcd=etcd))
+            return runner.run(run_broker(config, logger=logger, version=__version__, etcd=etcd, console=_console))
     except START_ERRORS as error:
         return _refuse(f"{error}")
+
+
+def _console(broker: Broker) -> Site:
+    """The console of a broker. Called in a thread, at the first visit."""
+    from lowtide.cli.broker_console import broker_console  # noqa: PLC0415 - aiohttp and the client come with it
+
+    return broker_console(broker)
 
 
 def _refuse(reason: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -10,20 +11,29 @@ import typer
 from lowtide.admin.errors import AdminError, BrokerAnsweredError
 from lowtide.admin.offsets import ListedOffset, OffsetSpec, Timestamp
 from lowtide.admin.records import FetchedRecords
+from lowtide.admin.wanted_offsets import parse_offset, parse_time
 from lowtide.cli.call import NetworkCall, network
 from lowtide.cli.coordinator_records import decoded, in_words
+from lowtide.cli.one_partition import one_partition
 from lowtide.cli.outcome import CommandError, ExitCode, misused
 from lowtide.cli.printing import Output, moment, print_json_line, remark
 from lowtide.cli.record_format import Form, record_text, record_value
-from lowtide.cli.wanted_offsets import parse_offset, parse_partitions, parse_time
+from lowtide.protocol.control_records import ControlRecordType, read_control_record
 from lowtide.protocol.errors import ErrorCode, ProtocolError
-from lowtide.protocol.records import ControlRecordType, Record, check_crc, iterate_batches, iterate_records, read_control_record
+from lowtide.protocol.records import Record, check_crc, iterate_batches, iterate_records
 from lowtide.protocol.types import Offset, TopicPartition
 
 RECORD_BYTES_MAX: Final = 256 << 20
 """Of a batch's records behind their compression."""
 
 COUNT: Final = 100
+"""Records, where the user gives no number and doesn't follow."""
+
+FOLLOW_WAIT_MS: Final = 1_000
+"""How long the broker may wait for a record that comes; then it is asked again."""
+
+ENDLESS: Final = 1 << 63
+"""More than any offset, and any number of records."""
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +58,12 @@ async def show(
     end: Annotated[
         str | None, typer.Option("--to", metavar="WHERE", help="an offset or a time, exclusive; without it where the log ends")
     ] = None,
-    count: Annotated[int, typer.Option("--count", "-n", min=1, metavar="N", help="at most so many")] = COUNT,
+    count: Annotated[
+        int | None, typer.Option("--count", "-n", min=1, metavar="N", help=f"at most so many; {COUNT}, or with --follow without end")
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="go on with what comes, until Ctrl-C; without --from only with that")
+    ] = False,
     form: Annotated[Form, typer.Option("--format", help="how keys and values are written")] = Form.TEXT,
     control: Annotated[bool, typer.Option("--control", help="also the markers that end transactions")] = False,
     read_committed: Annotated[bool, typer.Option("--read-committed", help="leave out what was aborted, or isn't committed so far")] = False,
@@ -57,41 +72,54 @@ async def show(
 
     With --output json each record is an object in a line of its own. Records of __consumer_offsets and __transaction_state are decoded.
     """
-    try:
-        topic, numbers = parse_partitions(partition)
-    except ValueError as error:
-        raise misused(f"{error}.") from None
-    if numbers is not None and len(numbers) != 1:
-        raise misused("one partition at a time, as in flights:3.")
-    key = TopicPartition(topic, 0 if numbers is None else numbers[0])
-    start = await _place(call, key, first, OffsetSpec.EARLIEST)
-    stop = await _place(call, key, end, OffsetSpec.LATEST)
-    wanted = Wanted(partition=key, end=stop, count=count, form=form, control=control, read_committed=read_committed)
-    shown = 0
-    offset = start
+    key = one_partition(partition, otherwise=0)
+    if follow and end is not None:
+        raise misused("--follow and --to are not possible together.")
+    start = await _place(call, key, first, OffsetSpec.LATEST if follow else OffsetSpec.EARLIEST)
+    stop = ENDLESS if follow else await _place(call, key, end, OffsetSpec.LATEST)
+    at_most = count or (ENDLESS if follow else COUNT)
+    wanted = Wanted(partition=key, end=stop, count=at_most, form=form, control=control, read_committed=read_committed)
     if first is not None and start >= stop:
         remark(f"{key}: nothing is between {start} and {stop}, where it ends.")
-    while offset < stop and shown < count:
-        fetched = await _fetched(call, key, offset, read_committed=read_committed)
-        rows, following = readable(fetched, offset, wanted)
-        for row in rows[: count - shown]:
-            _print(call.output, row, wanted)
-        shown += len(rows)
-        if following <= offset:
-            break
-        offset = following
+    await _show(call, wanted, start, follow=follow)
     return ExitCode.DONE
 
 
-async def _fetched(call: NetworkCall, partition: TopicPartition, offset: Offset, *, read_committed: bool) -> FetchedRecords:
-    """Errors: CommandError for an offset that isn't in the log, AdminError."""
-    timeout_s = call.timeout_ms / 1000
+async def _show(call: NetworkCall, wanted: Wanted, offset: Offset, *, follow: bool) -> None:
+    """Print what is wanted, from `offset` on; with `follow` also what comes. Errors: CommandError, AdminError."""
+    shown = 0
+    while offset < wanted.end and shown < wanted.count:
+        fetched = await _fetched(call, wanted, offset, follow=follow)
+        if isinstance(fetched, int):
+            remark(f"{wanted.partition}: the records from {offset} to {fetched - 1} are deleted.")
+            offset = fetched
+            continue
+        rows, following = readable(fetched, offset, wanted)
+        for row in rows[: wanted.count - shown]:
+            _print(call.output, row, wanted)
+        shown += len(rows)
+        if follow and rows:
+            sys.stdout.flush()
+        elif following <= offset and not follow:
+            break
+        offset = max(offset, following)
+
+
+async def _fetched(call: NetworkCall, wanted: Wanted, offset: Offset, *, follow: bool) -> FetchedRecords | Offset:
+    """Records from an offset on; with `follow` the first offset that is there, where the records are deleted that would be next.
+
+    Errors: CommandError for an offset that isn't in the log, AdminError.
+    """
+    timeout_s, partition = call.timeout_ms / 1000, wanted.partition
+    wait_ms = FOLLOW_WAIT_MS if follow else 0
     try:
-        return await call.client.fetch_records(partition, offset, read_committed=read_committed, timeout=timeout_s)
+        return await call.client.fetch_records(partition, offset, wait_ms=wait_ms, read_committed=wanted.read_committed, timeout=timeout_s)
     except BrokerAnsweredError as error:
         if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
             raise
     begins = (await call.client.list_offsets({partition: OffsetSpec.EARLIEST}, timeout=timeout_s))[partition]
+    if follow and isinstance(begins, ListedOffset) and offset < begins.offset:
+        return begins.offset
     where = f"its log starts at {begins.offset}" if isinstance(begins, ListedOffset) else "where its log starts is not known"
     message = f"{partition} has no offset {offset}: {where}."
     raise CommandError(message)

@@ -13,11 +13,12 @@ from crc32c import crc32c
 
 from lowtide.admin.client import AdminClient
 from lowtide.admin.cluster_view import ClusterView
+from lowtide.admin.delete_plan import Plan, make_plan
 from lowtide.admin.deletion import DeletedRecords, DeleteTarget
 from lowtide.cli.call import NetworkCall, network
 from lowtide.cli.cluster_questions import view_of_topics
 from lowtide.cli.confirmation import confirm
-from lowtide.cli.delete_plan import Plan, in_words, make_plan, matching_topics, summary, target_of
+from lowtide.cli.delete_plan import in_words, matching_topics, summary, target_of
 from lowtide.cli.offset_file import OffsetFileError, read_offset_file
 from lowtide.cli.outcome import CommandError, ExitCode, misused
 from lowtide.cli.printing import Output, plural, print_json, print_table, progress, remark
@@ -65,14 +66,14 @@ async def sweep(
     ] = None,
     leader_only: Annotated[bool, typer.Option("--leader-only", help="done as soon as the leaders have deleted (KIP-1343)")] = False,
     rate: Annotated[float | None, typer.Option("--rate", min=0.1, metavar="N", help="at most so many partitions a second")] = None,
-    state: Annotated[str | None, typer.Option("--state", metavar="FILE", help="keep in it what is done, and go on from it")] = None,
+    state: Annotated[str | None, typer.Option("--state", metavar="FILE", help="keep in it what is done, and continue from it")] = None,
     report: Annotated[str | None, typer.Option("--report", metavar="FILE", help="write what became of each partition, as JSON")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would go, and delete nothing")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="don't ask")] = False,
 ) -> ExitCode:
     """Delete the beginning of many partitions: of topics by pattern, or of those in a file.
 
-    Offsets are looked up once, at the beginning. With --state a sweep that was stopped, or killed, goes on with what is left when the same
+    Offsets are looked up once, at the beginning. With --state a sweep that was stopped, or killed, continues with the rest when the same
     command is given again, and tries again what failed. Left alone are topics that were created again meanwhile, and with --committed-by
     partitions that a group has committed nothing for.
     """
@@ -101,7 +102,7 @@ async def sweep(
         if dry_run:
             return _rest_told(call, swept)
         if not yes and swept.pending():
-            confirm(f"Go on with {plural(len(swept.pending()), 'partition')} of {len(swept.partitions):,}?")
+            confirm(f"Continue with {plural(len(swept.pending()), 'partition')} of {len(swept.partitions):,}?")
     _keep(report, _report(swept, 0))  # A place that can't be written to is reported before anything is deleted.
     await _carry_out(call, swept, Pace(rate, begun), state, leader_only=leader_only)
     return _reported(call, swept, report, SystemClock().monotonic_ms() - begun)
@@ -169,7 +170,7 @@ def _read_state(path: str) -> Sweep | None:
 
 
 def _keep(path: str | None, content: bytes) -> None:
-    """Put a file in place, whole. Errors: CommandError: without its state a sweep doesn't go on."""
+    """Put a file in place, whole. Errors: CommandError: without its state a sweep does not continue."""
     if path is None:
         return
     try:
@@ -194,7 +195,7 @@ async def _carry_out(call: NetworkCall, swept: Sweep, pace: Pace, state: str | N
                 _keep(state, swept.encode())
                 shown.advance(len(some))
     except asyncio.CancelledError:  # Ctrl-C
-        going_on = "" if state is None else f"; the same command goes on with the rest, by {state}"
+        going_on = "" if state is None else f"; the same command continues with the rest, by {state}"
         remark(f"interrupted: {swept.count(DONE):,} of {plural(len(swept.partitions), 'partition')} are known to be done{going_on}.")
         raise
 

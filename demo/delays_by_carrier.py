@@ -1,9 +1,9 @@
-"""Delays by carrier and hour, from the topic `flights` into the topic `delays` and Parquet; what was consumed is deleted behind it.
+"""Delays by carrier and hour, from the topic `flights` into the topic `delays` and Parquet; consumed flights are deleted.
 
     spark-submit delays_by_carrier.py --bootstrap-server 127.0.0.1:9092 --output /data/delays --checkpoint /data/delays.checkpoint
 
-A row is written when its hour is over: when the newest flight seen is a day ahead of it. Stop it at any moment, by any means, and start it
-again with the same checkpoint: it goes on where it was. The Parquet table has each row once; the topic may have rows of the last
+A row is written when its hour is over: when the newest flight seen is a day ahead of it. Stop it at any moment, in any way, and start it
+again with the same checkpoint: it continues where it was. The Parquet table has each row once; the topic may have rows of the last
 micro-batch twice.
 """
 
@@ -18,7 +18,7 @@ FLIGHT = "carrier string, dep_delay double, time_hour timestamp"
 
 
 def read_flights(spark: SparkSession, servers: str, trim: str) -> DataFrame:
-    """The flights as they come. With `trim=eager` a micro-batch goes from the broker as soon as it's committed."""
+    """The flights as a stream. With `trim=eager` a micro-batch is deleted from the broker as soon as it is committed."""
     records = (
         spark.readStream.format("lowtide")
         .option("kafka.bootstrap.servers", servers)
@@ -48,16 +48,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bootstrap-server", required=True, metavar="HOST:PORT")
     parser.add_argument("--output", required=True, help="folder of the Parquet table")
-    parser.add_argument("--checkpoint", required=True, help="folder in which Spark keeps how far it is")
+    parser.add_argument("--checkpoint", required=True, help="folder of Spark's checkpoint")
     parser.add_argument("--trim", choices=("off", "commit", "eager"), default="eager")
-    parser.add_argument("--once", action="store_true", help="end when everything that is there now is done")
+    parser.add_argument("--once", action="store_true", help="end when all records that exist now are done")
     arguments = parser.parse_args()
 
     spark = SparkSession.builder.appName("delays by carrier").config("spark.sql.session.timeZone", "UTC").getOrCreate()
 
     def write(rows: DataFrame, batch: int) -> None:
         rows = rows.persist()
-        # A micro-batch that is run again overwrites its own folder: each row is in the table once.
+        # A repeated micro-batch overwrites its own folder: each row is in the table once.
         rows.write.mode("overwrite").parquet(f"{arguments.output}/batch={batch}")
         message = rows.select(f.col("carrier").alias("key"), f.to_json(f.struct("*")).alias("value"))
         to_topic = message.write.format("lowtide").mode("append").option("kafka.bootstrap.servers", arguments.bootstrap_server)

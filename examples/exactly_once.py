@@ -2,7 +2,7 @@
 
     python examples/exactly_once.py [HOST:PORT]
 
-The program dies once in the middle of a transaction, to show that nothing is lost or doubled by it.
+The program crashes once in the middle of a transaction, to show that no record is lost or duplicated.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ RECORDS = 20
 
 
 class Crash(Exception):
-    """In place of a process that dies."""
+    """Stands for a crash of the process."""
 
 
 def double_all(address: str, source: str, target: str, *, crash_after: int | None) -> None:
-    """Write twice each number of `source` to `target`, until all are done. A crash comes before the commit of a transaction."""
+    """Write each number of `source`, doubled, to `target`, until all are done. A crash comes before the commit of a transaction."""
     settings = {"group.id": source, "auto.offset.reset": "earliest", "enable.auto.commit": False, "isolation.level": "read_committed"}
     consumer = Consumer({"bootstrap.servers": address, **settings})
-    # The same transactional id fences the producer that died, and aborts its transaction.
+    # The same transactional id fences the crashed producer, and aborts its transaction.
     producer = Producer({"bootstrap.servers": address, "transactional.id": f"{source}-doubler"})
     try:
         consumer.subscribe([source])

@@ -2,7 +2,7 @@
 
     python examples/leader_only_delete.py [HOST:PORT]
 
-The call returns when the leader has the delete on disk; followers take it with their next fetches. Until they have, a leader that is
+The call returns when the leader has the delete on disk; followers receive it with their next fetches. Until then, a leader that is
 elected among them may show the deleted records again. A delete without `leader_only` waits for every live replica.
 """
 

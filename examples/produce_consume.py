@@ -18,7 +18,7 @@ def run(address: str) -> None:
         producer.produce(topic, key=str(number), value=f"hello {number}")
     assert producer.flush(30) == 0, "some records were not acknowledged"
 
-    # A group's first consumer starts at the beginning, and commits how far it is.
+    # A group's first consumer starts at the beginning, and commits its position.
     consumer = Consumer({"bootstrap.servers": address, "group.id": topic, "auto.offset.reset": "earliest"})
     consumer.subscribe([topic])
     received = 0

@@ -2,7 +2,7 @@
 
     python examples/retention_by_minimum_timestamp.py
 
-It starts a broker that looks every 0.2 seconds (the default is five minutes). Segments go whose records are all older than the moment.
+It starts a broker that checks every 0.2 seconds (the default is five minutes). Segments are deleted whose records are all older.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which broker an example uses: the one that its first argument names, else brokers that it starts for itself on free ports."""
+"""Which broker an example uses: the one of its first argument, else brokers that it starts on free ports."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
     python examples/spark_trim.py [HOST:PORT]
 
-It needs `pip install 'lowtide[pipeline]'` and a Java of 17 or newer. The stream reads orders, adds them up by customer, writes the sums as
+It needs `pip install 'lowtide[pipeline]'` and Java 17 or newer. The stream reads orders, adds them up by customer, writes the sums as
 Parquet, and with `trim=commit` deletes a micro-batch once Spark's checkpoint has it.
 """
 
@@ -23,7 +23,7 @@ ORDERS = 100
 
 
 def sums(spark: SparkSession, address: str, topic: str, folder: str) -> None:
-    """One run over what is there now."""
+    """One run over the current records."""
     orders = (
         spark.readStream.format("lowtide")
         .option("kafka.bootstrap.servers", address)
@@ -36,7 +36,7 @@ def sums(spark: SparkSession, address: str, topic: str, folder: str) -> None:
     )
 
     def write(rows, batch: int) -> None:
-        # A micro-batch that runs again overwrites its own folder.
+        # A repeated micro-batch overwrites its own folder.
         rows.groupBy("customer").agg(f.sum("amount").alias("amount")).write.mode("overwrite").parquet(f"{folder}/sums/batch={batch}")
 
     query = orders.writeStream.foreachBatch(write).option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True).start()

@@ -1,4 +1,4 @@
-"""Tests of your own code against a real broker in the test's process, by the pytest fixtures that Lowtide brings.
+"""Tests of your own code against a real broker in the test's process, with Lowtide's pytest fixtures.
 
 pytest examples/test_with_lowtide.py
 """
@@ -22,8 +22,8 @@ def test_delivery(lowtide, lowtide_topic):
     consumer.close()
 
 
-def test_a_broker_goes(lowtide_cluster, lowtide_topic):
-    """`lowtide_cluster` is three brokers: stop one, see what your code does, and start it again."""
+def test_a_broker_stops(lowtide_cluster, lowtide_topic):
+    """`lowtide_cluster` is three brokers: stop one, check the behaviour of your code, and start it again."""
     admin = AdminClient({"bootstrap.servers": lowtide_cluster.bootstrap})
     topic = NewTopic(lowtide_topic, 1, replication_factor=3, config={"min.insync.replicas": "2"})
     admin.create_topics([topic])[lowtide_topic].result(30)

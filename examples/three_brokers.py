@@ -26,7 +26,7 @@ def use(addresses: str) -> None:
 
 
 def main() -> None:
-    # In a shell: lowtide dev --brokers 3. Port 0 lets the system choose; the first line names the addresses.
+    # In a shell: lowtide dev --brokers 3. Port 0 lets the system choose; the first line has the addresses.
     command = [sys.executable, "-m", "lowtide.cli.main", "dev", "--brokers", "3", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as cluster:
         try:

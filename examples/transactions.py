@@ -1,4 +1,4 @@
-"""A transaction that is aborted and one that is committed: a consumer of committed records sees the second one only.
+"""A transaction that is aborted and one that is committed: a consumer of committed records receives only the second one.
 
 python examples/transactions.py [HOST:PORT]
 """

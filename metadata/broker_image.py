@@ -1,9 +1,9 @@
 """What an image shows of brokers: who is alive and where, who wants to stop, and which of their replicas can't be relied on.
 
-Four kinds of keys tell of a broker besides its registration. Two live with its lease: its wish to stop, and its replicas in failed log
-directories. Two outlive it: what its last registration says of it, which makes it a known broker until it is unregistered;
-and marks on replicas whose log directory was found to lack what had been in it (rule DR8). Such a replica counts as stale until it has
-joined the ISR again, which is after the mark's revision.
+Five kinds of keys tell of a broker besides its registration. Two live with its lease: its wish to stop, and its replicas in failed log
+directories. Three outlive it: what its last registration says of it, which makes it a known broker until it is unregistered;
+marks on replicas whose log directory was found to lack what had been in it (rule DR8); and its last start that may have lost what was not
+synced (KIP-966). Such a replica counts as stale, or as lacking records, until it has joined the ISR again, which is after that revision.
 
 Guards: what was said under an earlier registration doesn't count for a later one.
 """
@@ -65,6 +65,7 @@ class BrokersImage(msgspec.Struct, frozen=True):
     offline_replicas: Mapping[BrokerId, Replicas] = {}
     stale_marks: Mapping[BrokerId, tuple[StaleMark, ...]] = {}
     known: Mapping[BrokerId, BrokerImage] = {}
+    unclean_starts: Mapping[BrokerId, BrokerEpoch] = {}
 
 
 def encode_replicas(replicas: Replicas) -> ReplicaNumbers:
@@ -92,6 +93,7 @@ class BrokersChange:
         self._offline: dict[BrokerId, Replicas] | None = None
         self._stale: dict[BrokerId, tuple[StaleMark, ...]] | None = None
         self._known: dict[BrokerId, BrokerImage] | None = None
+        self._unclean_starts: dict[BrokerId, BrokerEpoch] | None = None
         self.touched: dict[BrokerId, None] = {}
         """The brokers of whom something may be different."""
 
@@ -107,6 +109,8 @@ class BrokersChange:
             self._apply_offline(key, change)
         elif key.startswith(keys.STALE):
             self._apply_stale(key, change)
+        elif key.startswith(keys.UNCLEAN_STARTS):
+            self._apply_unclean_start(key, change)
         else:
             return False
         return True
@@ -128,6 +132,7 @@ class BrokersChange:
             old.offline_replicas if self._offline is None else self._offline,
             old.stale_marks if self._stale is None else self._stale,
             old.known if self._known is None else self._known,
+            old.unclean_starts if self._unclean_starts is None else self._unclean_starts,
         )
 
     def _to_change(self) -> dict[BrokerId, BrokerImage]:
@@ -185,6 +190,16 @@ class BrokersChange:
             marks = (*marks, StaleMark(number, change.modify_revision, _decode_replicas(key, change.value)))
         if marks:
             self._stale[broker_id] = marks
+
+    def _apply_unclean_start(self, key: bytes, change: KeyValue | Event) -> None:
+        broker_id = self._touch(key, keys.UNCLEAN_STARTS)
+        if self._unclean_starts is None:
+            self._unclean_starts = dict(self._old.unclean_starts)
+        if change.value is None:
+            self._unclean_starts.pop(broker_id, None)
+        else:
+            # Written with the registration, so its revision is that broker epoch.
+            self._unclean_starts[broker_id] = change.modify_revision
 
     def _touch(self, key: bytes, prefix: bytes) -> BrokerId:
         text = key.removeprefix(prefix)

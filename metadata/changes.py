@@ -47,3 +47,6 @@ class ChangePlan(msgspec.Struct, frozen=True):
 
 
 NO_CHANGE: Final = ChangePlan(())
+
+NOTHING_TO_WRITE: Final = ChangePlan((), needs_controller=False)
+"""What is asked for is there already: any broker may say so."""

@@ -27,9 +27,10 @@ from urllib.parse import quote
 
 from lowtide.metadata.engine import Engine
 from lowtide.metadata.local import LocalStore, WriteFailedError
+from lowtide.metadata.reserve import RESERVE_BYTES, Reserve
 from lowtide.metadata.store import KeyValue, MetadataStoreError
-from lowtide.runtime.filesystem.failures import FailureKind, failure_kind, is_passing
-from lowtide.runtime.worker import ThreadWorker
+from lowtide.runtime.filesystem.failures import FailureKind, failure_kind
+from lowtide.runtime.worker import ThreadWorker, done_by
 
 if TYPE_CHECKING:
     import sqlite3
@@ -43,11 +44,6 @@ T = TypeVar("T")
 
 METADATA_FILE: Final = "lowtide-metadata.sqlite"
 LOCK_SUFFIX: Final = ".lock"
-RESERVE_SUFFIX: Final = ".reserve"
-RESERVE_BYTES: Final = 512 << 10
-"""Kept in a file of zeros, and given back to a start that finds no room: opening the file and registering takes some ten commits.
-Half of it is kept again at once, for the start after a crash on the same full disk."""
-
 PROBE_SUFFIX: Final = ".probe"
 PROBE_BYTES: Final = 2 << 20
 """What is written to find out whether a write failed for lack of room: more than any transaction."""
@@ -103,36 +99,23 @@ class EmbeddedStore(LocalStore):
             if not filesystem.exists(path):
                 # An empty file is an empty database. Made here for its mode, which SQLite gives to the files beside it too.
                 filesystem.replace_file(path, b"", mode=FILE_MODE)
-            database = _Database(path, max_bytes, lambda: _lacks_room(filesystem, path))
+            reserve = Reserve(filesystem, path)
+            database = _Database(path, max_bytes, lambda: _lacks_room(filesystem, path), reserve)
             try:
-                engine = await _done_by(worker, loop, database.open)
+                engine = await done_by(worker, database.open)
             except FullMetadataFileError:
-                if not filesystem.exists(path + RESERVE_SUFFIX):
+                if not reserve.is_there:
                     raise
-                filesystem.unlink(path + RESERVE_SUFFIX)
-                engine = await _done_by(worker, loop, database.open_with_little_room)
-                _reserve(filesystem, path, RESERVE_BYTES // 2)
+                reserve.give_up()
+                engine = await done_by(worker, database.open_with_little_room)
+                reserve.keep(RESERVE_BYTES // 2)
             else:
-                _reserve(filesystem, path, RESERVE_BYTES)
+                reserve.keep(RESERVE_BYTES)
         except BaseException:
             worker.close()
             lock.release()
             raise
         return cls(engine=engine, journal=_SqliteJournal(database, worker, lock), clock=clock, loop=loop)
-
-
-def _reserve(filesystem: FileSystem, path: str, size: int) -> None:
-    """Keep room for a start on a full disk. Where there is none for that either, the next start tries again."""
-    place = path + RESERVE_SUFFIX
-    try:
-        if not filesystem.exists(place) or filesystem.file_size(place) != size:
-            # Written, not only made as large: that takes the room on every file system.
-            filesystem.write_bytes(place, bytes(size))
-    except OSError as error:
-        if not is_passing(error):
-            raise
-        with contextlib.suppress(OSError):
-            filesystem.unlink(place)
 
 
 def _lacks_room(filesystem: FileSystem, path: str) -> bool:
@@ -186,7 +169,7 @@ class _SqliteJournal:
                 outcome = WriteFailedError(repr(outcome), applied=None)
             on_done(outcome)
 
-        self._worker.submit(lambda: self._database.write(batches), on_outcome)
+        self._worker.submit(lambda: self._database.write_or_borrow(batches), on_outcome)
 
     def close(self, on_closed: Callable[[], None]) -> None:
         def on_outcome(_: BaseException | None) -> None:
@@ -204,9 +187,10 @@ _PRIMARY_CODE = 0xFF
 class _Database:
     """The connection. All of it runs on the thread that opened it."""
 
-    def __init__(self, path: str, max_bytes: int, lacks_room: Callable[[], bool]) -> None:
+    def __init__(self, path: str, max_bytes: int, lacks_room: Callable[[], bool], reserve: Reserve) -> None:
         """`lacks_room`: whether a write beside the file fails for lack of room."""
         self._path = path
+        self._reserve = reserve
         self._lacks_room = lacks_room
         self._max_pages = max_bytes // PAGE_BYTES
         self._connection: sqlite3.Connection | None = None
@@ -270,6 +254,15 @@ class _Database:
         engine.commit(staged)
         return engine
 
+    def write_or_borrow(self, batches: Sequence[Batch]) -> WriteFailedError | None:
+        """`write`; where there is no room for batches that delete, with some of the reserve."""
+        failure = self.write(batches)
+        if failure is None:
+            self._reserve.restore()
+        elif failure.applied is False and any(event.value is None for batch in batches for event in batch.events) and self._reserve.lend():
+            return self.write(batches)
+        return failure
+
     def write(self, batches: Sequence[Batch], *, boots: int | None = None) -> WriteFailedError | None:
         """Commit `batches`, and the count of lives if it is given. Returns what went wrong."""
         import sqlite3  # noqa: PLC0415 - see `open`.
@@ -325,19 +318,3 @@ def _write_batch(connection: sqlite3.Connection, batch: Batch) -> None:
         connection.executemany("DELETE FROM keys WHERE key = ?", deletions)
     if puts:
         connection.executemany("INSERT OR REPLACE INTO keys VALUES (?, ?, ?, ?, ?)", puts)
-
-
-async def _done_by(worker: ThreadWorker, loop: asyncio.AbstractEventLoop, work: Callable[[], T]) -> T:
-    """Wait for `work` on the worker's thread. Errors: whatever it raises."""
-    answer: asyncio.Future[T] = loop.create_future()
-
-    def on_done(outcome: T | BaseException) -> None:
-        if answer.done():
-            return
-        if isinstance(outcome, BaseException):
-            answer.set_exception(outcome)
-        else:
-            answer.set_result(outcome)
-
-    worker.submit(work, on_done)
-    return await answer

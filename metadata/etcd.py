@@ -1,7 +1,7 @@
 """The metadata store of a cluster: etcd v3, through a thin session of our own on `grpc.aio`.
 
 Guards: a transaction is sent once. When its answer was lost, the caller gets AmbiguousError and decides; only reads, and calls
-that may be repeated without harm, are repeated, at the next endpoint. All reads are linearizable. A watch goes on after a lost
+that may be repeated without harm, are repeated, at the next endpoint. All reads are linearizable. A watch continues after a lost
 connection where it was, from the revision after the last that it delivered, so nothing is missed and nothing comes twice; if etcd has
 compacted that revision, the watcher gets an error.
 
@@ -100,7 +100,7 @@ class EtcdStore:
         return None
 
     async def close(self) -> None:
-        """Give up what is under way, watches too, and refuse everything. Leases go on until their time is over."""
+        """Give up what is under way, watches too, and refuse everything. Leases last until their time is over."""
         await self._connection.close()
 
     # Reading
@@ -202,7 +202,7 @@ class EtcdStore:
         raise _unavailable(failure) from failure
 
     async def lease_revoke(self, lease: LeaseId) -> None:
-        """See `MetadataStore.lease_revoke`. May be made twice: the id of a lease is not given again."""
+        """See `MetadataStore.lease_revoke`. May be called twice: the id of a lease is not given again."""
         try:
             await self._call("Lease/LeaseRevoke", rpc.LeaseRevokeRequest(ID=lease), rpc.LeaseRevokeResponse, repeatable=True)
         except CallFailedError as error:

@@ -52,7 +52,13 @@ class EtcdAddress(msgspec.Struct, frozen=True):
 
 
 def parse_address(address: str) -> EtcdAddress:
-    """Read an address; its endpoints stay in their order. Errors: ValueError with a sentence."""
+    """Read an address; its endpoints stay in their order. Errors: ValueError with a sentence, which has no password."""
+    if "@" in address:
+        message = (
+            "The address of a metadata store has no user and no password: LOWTIDE_METADATA_USER and LOWTIDE_METADATA_PASSWORD have them, "
+            "for a command line can be read by every user of the machine."
+        )
+        raise ValueError(message)
     if not address.startswith(SCHEME):
         message = f"{address!r} is not the address of a metadata store: etcd://host:port,host:port/prefix is."
         raise ValueError(message)

@@ -1,7 +1,7 @@
 """The way to an etcd: one endpoint at a time, calls with deadlines, and what became of those that failed.
 
 Everything goes through one member: when a call to it fails, all that is under way there is given up, watches too, and what comes next goes
-to the next endpoint. Otherwise a watch on a member that was stopped would stay silent for ever, while writes through another one go on.
+to the next endpoint. Otherwise a watch on a member that was stopped would stay silent for ever, while writes through another one continue.
 
 Guards: a call is repeated only by who knows that it may be (`store` does for reads); a failure says whether the server may have acted on
 the call, and says no only where that is certain.
@@ -192,7 +192,7 @@ class EtcdConnection:
         self._raft_term = 0
         self._least_surplus: int | None = None
         self.connections = 1
-        """How many connections were made or begun."""
+        """The number of connections that were opened or attempted."""
         self.closed = False
 
     @property

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from lowtide.metadata import keys
 from lowtide.metadata.errors import InconsistentClusterError, SessionError, StoreWentBackError
-from lowtide.metadata.image import ImageDelta, MetadataImage, difference
+from lowtide.metadata.image import ImageDelta, MetadataImage
+from lowtide.metadata.image_change import apply_batch, difference, load_image
 from lowtide.metadata.metadata_copy import Change, MetadataCopy, change_of, contradiction, rows_of
 from lowtide.metadata.records import HistoryRecord, decode
 from lowtide.metadata.store import CompactedError, MetadataStore, Revision, UnavailableError
@@ -71,7 +72,7 @@ class ImageFollower:
         """What the image was made of."""
         self.keeper: CopyKeeper | None = None
         self.shown_ms = 0
-        """When the image was asked for (monotonic): what the store had answered to anybody before that is in it."""
+        """When the image was requested (monotonic): it has everything that the store had answered to any client before."""
 
     def on_image(self, listener: ImageListener) -> None:
         """Call `listener(old, new, delta)` in the loop whenever the image changes, in the order of registration."""
@@ -92,7 +93,7 @@ class ImageFollower:
             if seen and (reason := contradiction(self.copy, copy.rows, revision)) is not None:
                 raise StoreWentBackError(f"the metadata store went back: {reason}")
         if revision > self.image.revision:
-            image = MetadataImage.load(pairs, revision, prefix=self._prefix)
+            image = load_image(pairs, revision, prefix=self._prefix)
             self.copy = copy
             if self.keeper is not None:
                 self.keeper.on_loaded(copy)
@@ -138,7 +139,7 @@ class ImageFollower:
             try:
                 await self._apply_batches()
             finally:
-                self._watching = None  # Before anybody rests: one that is over can't be ended.
+                self._watching = None  # Before any back-off: a watch that is over cannot be ended.
 
     async def _apply_batches(self) -> None:
         async with aclosing(self._store.watch(self._prefix, self.image.revision + 1)) as batches:
@@ -148,7 +149,7 @@ class ImageFollower:
                     self.copy.apply(change)
                     if self.keeper is not None:
                         self.keeper.on_change(change)
-                    self._show(*self.image.apply(batch, prefix=self._prefix))
+                    self._show(*apply_batch(self.image, batch, prefix=self._prefix))
 
     async def _read_or_rest(self, retry: Retry) -> None:
         try:

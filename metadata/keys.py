@@ -9,6 +9,7 @@
 | `offline/<id>` | map of topic id to numbers | with that broker's lease; its replicas in log directories that failed |
 | `registrations/<id>` | `RegistrationRecord` | for ever, a larger number with each start |
 | `stale/<id>/<number, twenty digits>` | map of topic id to numbers | until no ISR is so old; replicas that lost something |
+| `unclean_starts/<id>` | number of the registration | for ever, written again with each start that may have lost what was not synced |
 | `features` | `FeaturesRecord` | for ever |
 | `history` | `HistoryRecord` | for ever, another one with each recovery |
 | `witnesses/<id>` | number | for ever, written again soon after its broker has acted on a change: a store without it was put back |
@@ -21,23 +22,34 @@
 | `parts/<topic id>/<number, six digits>` | `PartitionRecord` | with its topic; without one it is invisible and is swept |
 | `config/topic/<name>` | map of strings | with its topic |
 | `config/broker/<id>`, `config/broker-default` | map of strings | while anything is set: of one broker, of all |
+| `config/client-metrics/<name>` | map of strings | while that subscription to clients' metrics is there |
 | `config/group/<id>` | map of strings | while anything is set on that group, whether or not there is one |
+| `quotas/<entity>` | map of strings: quotas and their limits | while any is set on that user, client id or address |
+| `scram/<mechanism>/<user>` | `ScramRecord` | until it is deleted; what checks a password, and doesn't contain it |
+| `scram_secret` | `ScramSecretRecord` | for ever, made with the first credential |
 | `producer_ids/next` | number | for ever, one block more per grant |
+| `acls/<hash of the value>` | `AclRecord` | until the rule is removed |
+| `acl_change` | `AclChangeRecord` | from the commit of a change of many rules until each of them is written or deleted |
+| `tokens/<hash of the HMAC>` | `TokenRecord` | until the token is removed, or has expired and is swept |
 | `adoption` | `1` | while topics are being taken over that were found on disk |
 
 Partitions stand under the topic's **id**, so that a topic deleted and created again can't revive the state of the old one. Topic names
-consist of letters, digits, `.`, `_` and `-`, so a name never holds the separator; a group's id may, and is the rest of its key.
+consist of letters, digits, `.`, `_` and `-`, so a name never holds the separator; a group's id may, and is the rest of its key; so is a
+user's name.
 """
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Final
 
+from lowtide.protocol.scram import SCRAM_MECHANISMS
 from lowtide.protocol.types import parse_topic_id, topic_id_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from lowtide.protocol.scram import ScramMechanism
     from lowtide.protocol.types import BrokerId, TopicId
 
 BROKERS: Final = b"brokers/"
@@ -51,12 +63,23 @@ BROKER_CONFIGS: Final = b"config/broker"
 """What both keys of a broker's configuration begin with."""
 
 GROUP_CONFIGS: Final = b"config/group/"
+CLIENT_METRICS: Final = b"config/client-metrics/"
+CLIENT_QUOTAS: Final = b"quotas/"
 
+SCRAM: Final = b"scram"
+"""What the keys of credentials begin with, and that of their secret."""
+
+SCRAM_SECRET: Final = b"scram_secret"
 SHUTDOWNS: Final = b"shutdown/"
 OFFLINE: Final = b"offline/"
 REGISTRATIONS: Final = b"registrations/"
 STALE: Final = b"stale/"
+UNCLEAN_STARTS: Final = b"unclean_starts/"
 WITNESSES: Final = b"witnesses/"
+
+ACLS: Final = b"acls/"
+ACL_CHANGE: Final = b"acl_change"
+TOKENS: Final = b"tokens/"
 
 CLUSTER_ID: Final = b"cluster_id"
 FEATURES: Final = b"features"
@@ -70,7 +93,10 @@ ADOPTION: Final = b"adoption"
 TOMBSTONES_MAX: Final = 10_000
 """Deleted topics that are remembered: about a megabyte of the store. The oldest beyond it are swept."""
 
-LASTING: Final = (CLUSTER_ID, HISTORY, CONTROLLER_EPOCH, NEXT_PRODUCER_ID, REGISTRATIONS, WITNESSES)
+_HASH_DIGITS: Final = 32
+"""Of a hash so many hexadecimal digits: no two rules, and no two tokens, ever have the same."""
+
+LASTING: Final = (CLUSTER_ID, HISTORY, CONTROLLER_EPOCH, NEXT_PRODUCER_ID, REGISTRATIONS, WITNESSES, SCRAM_SECRET)
 """What these begin with is never deleted."""
 
 
@@ -107,6 +133,11 @@ def witness(broker_id: BrokerId) -> bytes:
 def stale(broker_id: BrokerId, number: int) -> bytes:
     """The mark that the registration with this number left on replicas of a broker."""
     return STALE + b"%d/%020d" % (broker_id, number)
+
+
+def unclean_start(broker_id: BrokerId) -> bytes:
+    """The last start of a broker that may have lost what was not synced."""
+    return UNCLEAN_STARTS + str(broker_id).encode()
 
 
 def parse_stale(key: bytes) -> tuple[BrokerId, int]:
@@ -169,6 +200,47 @@ def group_config(group_id: str) -> bytes:
 def parse_group_config(key: bytes) -> str:
     """The inverse of `group_config`."""
     return key.removeprefix(GROUP_CONFIGS).decode()
+
+
+def client_metrics(name: str) -> bytes:
+    """A subscription to clients' metrics."""
+    return CLIENT_METRICS + name.encode()
+
+
+def parse_client_metrics(key: bytes) -> str:
+    """The inverse of `client_metrics`."""
+    return key.removeprefix(CLIENT_METRICS).decode()
+
+
+def acl(value: bytes) -> bytes:
+    """The rule of access control with this value. It is never written with another one."""
+    return ACLS + hashlib.sha256(value).hexdigest()[:_HASH_DIGITS].encode()
+
+
+def token(hmac: bytes) -> bytes:
+    """The delegation token with this HMAC, which the key doesn't show."""
+    return TOKENS + hashlib.sha256(hmac).hexdigest()[:_HASH_DIGITS].encode()
+
+
+def client_quotas(entity: str) -> bytes:
+    """What is set on a user, client id or address, which has this text (`broker.quotas.quota_entity`)."""
+    return CLIENT_QUOTAS + entity.encode()
+
+
+def parse_client_quotas(key: bytes) -> str:
+    """The inverse of `client_quotas`."""
+    return key.removeprefix(CLIENT_QUOTAS).decode()
+
+
+def scram(mechanism: ScramMechanism, user: str) -> bytes:
+    """The credential of a user for a mechanism."""
+    return f"scram/{mechanism.text}/{user}".encode()
+
+
+def parse_scram(key: bytes) -> tuple[ScramMechanism, str] | None:
+    """The inverse of `scram`; None for a mechanism that isn't known."""
+    mechanism, _, user = key.removeprefix(b"scram/").decode().partition("/")
+    return (SCRAM_MECHANISMS[mechanism], user) if mechanism in SCRAM_MECHANISMS else None
 
 
 def parse_partition(key: bytes) -> tuple[TopicId, int]:

@@ -6,7 +6,7 @@ loses its lease: at most a quarter of the session later than a process that is d
 
 Guards: fencing never relies on a keeper. Until when the broker may act follows only from answers that the loop got, and from the moments
 before it asked (`lease`). A loop that wakes after more than `FENCE_PART` of the session is fenced until its own renewal is answered, one
-round trip later, and goes on in the same registration. So a keeper may renew too much or too little without harm to what is acknowledged:
+round trip later, and continues in the same registration. So a keeper may renew too much or too little without harm to what is acknowledged:
 a lease that is renewed is alive in the store, and no other broker was elected.
 
 A broker whose own renewals fail is fenced, and must lose its lease though a keeper reaches the store: a keeper trusts a loop for a number

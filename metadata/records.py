@@ -17,6 +17,9 @@ T = TypeVar("T")
 LOG_START_REPORTING_LEVEL: Final = 1
 """The metadata level from which on a broker reports its log starts when it fetches as a follower. Source: KIP-107."""
 
+ELIGIBLE_LEADERS_LEVEL: Final = 2
+"""The metadata level from which on a broker knows eligible leader replicas, and says how it ended. Source: KIP-966."""
+
 NO_LEADER: BrokerId = -1
 """The leader of a partition that no replica can lead now."""
 
@@ -38,7 +41,7 @@ class BrokerRecord(msgspec.Struct, frozen=True, gc=False):
     """A broker's registration. `incarnation` is new with every start of the process.
 
     `inter_broker_listener` names the listener where other brokers reach it, the first one if it is empty. `metadata_level` says what it
-    can do (`LOG_START_REPORTING_LEVEL`).
+    can do (`LOG_START_REPORTING_LEVEL`, `ELIGIBLE_LEADERS_LEVEL`).
     """
 
     incarnation: str
@@ -59,9 +62,14 @@ class RegistrationRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class FeaturesRecord(msgspec.Struct, frozen=True, gc=False):
-    """What the whole cluster has agreed to do. `log_start_reporting`: followers tell their log starts (KIP-107); never taken back."""
+    """What the whole cluster has agreed to do, and never takes back.
+
+    `log_start_reporting`: followers report their log starts (KIP-107). `eligible_leaders`: partitions have eligible leader replicas
+    (KIP-966).
+    """
 
     log_start_reporting: int = 0
+    eligible_leaders: int = 0
 
 
 class HistoryRecord(msgspec.Struct, frozen=True, gc=False):
@@ -106,7 +114,8 @@ class PartitionRecord(msgspec.Struct, frozen=True, gc=False):
     """Who has a partition, who leads it, who is in sync.
 
     `isr_epochs` has the broker epoch under which each in-sync replica is a member, in the order of `isr` (KIP-903). `partition_epoch`
-    grows by one with every write. `adding` and `removing` belong to a reassignment (KIP-455).
+    grows by one with every write. `adding` and `removing` belong to a reassignment (KIP-455). `elr` are the eligible leader replicas
+    (KIP-966): not in sync, with all that is committed, as of the registrations in `elr_epochs`.
     """
 
     replicas: tuple[BrokerId, ...]
@@ -117,6 +126,79 @@ class PartitionRecord(msgspec.Struct, frozen=True, gc=False):
     partition_epoch: int
     adding: tuple[BrokerId, ...] = ()
     removing: tuple[BrokerId, ...] = ()
+    elr: tuple[BrokerId, ...] = ()
+    elr_epochs: tuple[BrokerEpoch, ...] = ()
+
+
+class AclRecord(msgspec.Struct, frozen=True, gc=False):
+    """One rule of access control, with Kafka's numbers (`AccessControlEntryRecord`): what may be done to which resources, by whom.
+
+    `resource_type`: 2 topic, 3 group, 4 cluster, 5 transactional id, 6 delegation token, 7 user. `pattern_type`: 3 literal, where the name
+    `*` stands for all, or 4 for all names that begin so. `host` is an address or `*`. `permission`: 2 deny, 3 allow.
+    """
+
+    resource_type: int
+    resource_name: str
+    pattern_type: int
+    principal: str
+    host: str
+    operation: int
+    permission: int
+
+
+class AclChangeRecord(msgspec.Struct, frozen=True, gc=False):
+    """A change of more rules than one transaction holds, in force from the moment on when it is written.
+
+    `added` has the fields of `AclRecord`; `removed` the ends of the keys. Until the change is over, no other one is made.
+    """
+
+    added: tuple[tuple[int, str, int, str, str, int, int], ...] = ()
+    removed: tuple[str, ...] = ()
+
+
+class ScramRecord(msgspec.Struct, frozen=True, gc=False):
+    """What checks a user's password in SCRAM (RFC 5802): the bytes are base64. The password can't be computed from it, only tried."""
+
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: int
+
+    def __repr__(self) -> str:
+        """Without the keys."""
+        return f"ScramRecord(iterations={self.iterations})"
+
+
+class ScramSecretRecord(msgspec.Struct, frozen=True, gc=False):
+    """What the salts of users are made with that don't exist, so that a client can't find out which do."""
+
+    secret: bytes
+
+    def __repr__(self) -> str:
+        """Without the secret."""
+        return "ScramSecretRecord()"
+
+
+class TokenRecord(msgspec.Struct, frozen=True, gc=False):
+    """A delegation token (KIP-48), without its HMAC: that is computed of the id with the brokers' secret.
+
+    Principals are texts as `User:alice`. Times are milliseconds since 1970: the token ends at `expires_ms`, which a renewal sets, and at
+    `ends_ms` at the latest. `credentials` check the HMAC as a password, by the names of SCRAM mechanisms.
+    """
+
+    token_id: str
+    owner: str
+    requester: str
+    renewers: tuple[str, ...]
+    issued_ms: int
+    expires_ms: int
+    ends_ms: int
+    credentials: dict[str, ScramRecord]
+
+    @property
+    def until_ms(self) -> int:
+        """From when on it can't be used."""
+        return min(self.expires_ms, self.ends_ms)
 
 
 _encoder = msgspec.json.Encoder()

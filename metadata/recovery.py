@@ -22,6 +22,7 @@ import msgspec
 from lowtide.metadata import keys
 from lowtide.metadata.broker_image import encode_replicas
 from lowtide.metadata.image import MetadataImage
+from lowtide.metadata.image_change import load_image
 from lowtide.metadata.metadata_copy import CopyError, MetadataCopy, contradiction, decode_copy
 from lowtide.metadata.records import NO_LEADER, HistoryRecord, PartitionRecord, RegistrationRecord, decode, encode
 from lowtide.metadata.store import KeyValue
@@ -43,6 +44,9 @@ PRODUCER_IDS_JUMP: Final = 1_000_000
 
 LONG_AGO: Final = 1
 """The registration under which members of the recovered in-sync sets are members: older than any that will be."""
+
+_OF_THE_OLD_STORE: Final = (keys.STALE, keys.UNCLEAN_STARTS, keys.HISTORY, keys.SUSPENSION)
+"""Keys that speak of registrations, or of the history, of the store as it was."""
 
 FACTS_FORMAT: Final = 0
 _TEXT: Final = "latin-1"
@@ -141,11 +145,33 @@ def newest_copy(facts: Sequence[BrokerFacts]) -> tuple[BrokerId, MetadataCopy]:
     earlier = {_history(copy.rows).previous_id for copy in copies.values()}
     newest = {copy.history_id for copy in copies.values()} - earlier
     if len(newest) != 1:
-        known = ", ".join(f"broker {broker_id}: {copy.history_id}" for broker_id, copy in sorted(copies.items()))
-        raise RecoveryError(f"the log directories are of different histories of the metadata ({known}); leave out those of the older one")
+        raise RecoveryError(_differing({broker_id: copy for broker_id, copy in copies.items() if copy.history_id in newest} or copies))
     candidates = [(copy.revision, -broker_id) for broker_id, copy in copies.items() if copy.history_id in newest]
     broker_id = -max(candidates)[1]
     return broker_id, copies[broker_id]
+
+
+def _differing(copies: Mapping[BrokerId, MetadataCopy]) -> str:
+    """Which broker knows which history, and which of them is the older one, as far as revisions say so."""
+    by_history: dict[str, list[BrokerId]] = {}
+    for broker_id, copy in sorted(copies.items()):
+        by_history.setdefault(copy.history_id, []).append(broker_id)
+    reached = {history: max(copies[broker_id].revision for broker_id in brokers) for history, brokers in by_history.items()}
+    topics = {
+        history: max(sum(key.startswith(keys.TOPICS) for key in copies[broker_id].rows) for broker_id in brokers)
+        for history, brokers in by_history.items()
+    }
+    known = "; ".join(
+        f"{history} of broker {', '.join(map(str, brokers))}, up to revision {reached[history]}, with {topics[history]} topics"
+        for history, brokers in by_history.items()
+    )
+    older = min(reached, key=lambda history: (reached[history], history))
+    brokers = ", ".join(map(str, by_history[older]))
+    return (
+        f"the log directories are of different histories of the metadata ({known}); leave out the brokers of the older one. "
+        f"That is {older} (broker {brokers}), which is at the lower revision, unless an empty store was begun later: "
+        "that one has the lower revision, and few topics"
+    )
 
 
 def is_needed(facts: Sequence[BrokerFacts], rows: Mapping[bytes, Row], revision: Revision, surplus: int | None) -> str | None:
@@ -177,7 +203,7 @@ def plan_recovery(
         )
     image, store = _image(copy), _image(MetadataCopy(rows.values(), 0))
     logs = _sound_logs(facts, copy)
-    values = {row[0]: row[1] for row in copy.rows.values() if not row[0].startswith((keys.STALE, keys.HISTORY, keys.SUSPENSION))}
+    values = {row[0]: row[1] for row in copy.rows.values() if not row[0].startswith(_OF_THE_OLD_STORE)}
     partitions, problems = [], []
     kept: list[tuple[TopicId, int, PartitionImage]] = []
     for topic in image.topics.values():
@@ -293,4 +319,4 @@ def _history(rows: Mapping[bytes, Row]) -> HistoryRecord:
 
 
 def _image(copy: MetadataCopy) -> MetadataImage:
-    return MetadataImage.load((KeyValue(*row) for row in copy.rows.values()), copy.revision, prefix=b"")
+    return load_image((KeyValue(*row) for row in copy.rows.values()), copy.revision, prefix=b"")

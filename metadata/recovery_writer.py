@@ -54,7 +54,7 @@ async def until_nobody_is_registered(store: MetadataStore, prefix: bytes, limit_
 
 
 async def bring_forward(store: MetadataStore, prefix: bytes, plan: RecoveryPlan) -> None:
-    """Write the plan. Errors: RecoveryError when another recovery is under way; those of the store: it can be made again then."""
+    """Write the plan. Errors: RecoveryError when another recovery is under way; those of the store: it can be repeated then."""
     suspension = Put(prefix + keys.SUSPENSION, encode(SuspensionRecord("a recovery is under way, or was cut off", _NO_BROKER)))
     begun = await store.transact([], [suspension])
     mine = Compare(suspension.key, "modify", "==", begun.revision)

@@ -3,7 +3,8 @@
 Each start draws a number from the store that no start had before. The number is written to every sound log directory, durably, and
 then to the store, in the transaction that registers. A directory whose number is missing or behind the last registered one was put back
 from a copy, or is new: what it should hold is marked in the store, in that same transaction, and only then is its number written again. So
-are replicas that no directory holds. A mark says that its replicas can't be elected; joining the ISR again removes it.
+are replicas that no directory holds. A mark says that its replicas can't be elected; joining the ISR again removes it. A start after the
+machine stopped under the broker is noted in that transaction too: what was not synced may be gone (KIP-966).
 
 When only the lease was lost, and the process lived on, its directories are what they were: it registers again under its number, unless
 another process has registered as this broker meanwhile.
@@ -27,6 +28,7 @@ from lowtide.metadata.broker_image import Replicas, encode_replicas
 from lowtide.metadata.errors import REMEDY, DuplicateBrokerError, InconsistentClusterError, OldBrokerError, StoreWentBackError
 from lowtide.metadata.image_follower import check_progress
 from lowtide.metadata.records import (
+    ELIGIBLE_LEADERS_LEVEL,
     LOG_START_REPORTING_LEVEL,
     BrokerRecord,
     FeaturesRecord,
@@ -75,6 +77,14 @@ class LogDirectories(Protocol):
         """The replicas that the image expects here, that others have too, and that no directory holds but for `unsound` ones."""
         ...
 
+    def may_lack_records(self) -> bool:
+        """Whether a directory was in use when the machine stopped: what was not synced then may be gone."""
+        ...
+
+    def note_page_cache(self) -> None:
+        """The store knows what the directories may lack: from here on the next stop of the machine counts. One that fails goes offline."""
+        ...
+
 
 class NoDirectories:
     """Stands for the directories of a broker that has none, or whose directories no other could replace."""
@@ -89,6 +99,13 @@ class NoDirectories:
     def missing_replicas(self, image: MetadataImage, unsound: Collection[str]) -> Replicas:
         """See `LogDirectories`."""
         return {}
+
+    def may_lack_records(self) -> bool:
+        """See `LogDirectories`."""
+        return False
+
+    def note_page_cache(self) -> None:
+        """See `LogDirectories`."""
 
 
 class Registered(msgspec.Struct, frozen=True, gc=False):
@@ -186,6 +203,7 @@ class Registrar:
         registered = await self._register_as(drawn, give_up_ms, offline, first=first)
         if first and registered is not None:
             self._directories.write_registration(drawn.number, drawn.unsound)
+            self._directories.note_page_cache()
             self._number = registered.number
         return registered
 
@@ -267,11 +285,13 @@ class Registrar:
         operations: list[Operation] = [Put(self._key(broker), record, lease), Put(self._key(keys.known_broker(self._broker_id)), record)]
         if first:
             operations.append(Put(self._key(registration), encode(RegistrationRecord(drawn.number, drawn.number))))
+        if first and self._directories.may_lack_records():
+            operations.append(Put(self._key(keys.unclean_start(self._broker_id)), encode(drawn.number)))
         if missing:
             operations.append(Put(self._key(keys.stale(self._broker_id, drawn.number)), encode(encode_replicas(missing))))
         if offline:
             operations.append(Put(self._key(keys.offline(self._broker_id)), encode(encode_replicas(offline)), lease))
-        if self._record.metadata_level < LOG_START_REPORTING_LEVEL:
+        if self._record.metadata_level < ELIGIBLE_LEADERS_LEVEL:
             # A broker that finalizes features meanwhile does so without knowing of this one: one of the two has to fail.
             compares.append(Compare(self._key(keys.FEATURES), "modify", "==", ABSENT if features is None else features.modify_revision))
             operations.append(Put(self._key(keys.FEATURES), encode(FeaturesRecord()) if features is None else features.value))

@@ -65,7 +65,7 @@ class StoreShare:
 
     @property
     def failure(self) -> str | None:
-        """Why nothing can be decided on the store any more, until everybody has left it; None while that is not so."""
+        """Why nothing can be decided on the store any more, until all have left it; None otherwise."""
         return self._store.failure
 
     async def get(self, key: bytes) -> KeyValue | None:
@@ -116,7 +116,7 @@ class StoreShare:
         self._open().require_raft_surplus(least)
 
     async def close(self) -> None:
-        """Leave the store, which goes on for the others; the second call does nothing."""
+        """Leave the store, which stays open for the others; the second call does nothing."""
         if not self._closed:
             self._closed = True
             await self._leave()

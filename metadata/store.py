@@ -152,7 +152,7 @@ class MetadataStore(Protocol):
         ...
 
     async def revision(self) -> Revision:
-        """The store's revision, read linearizably: no smaller one was answered to anybody before. Errors: UnavailableError."""
+        """The store's revision, read linearizably: no larger one was returned to any client before. Errors: UnavailableError."""
         ...
 
     async def transact(
@@ -185,7 +185,7 @@ class MetadataStore(Protocol):
 
     @property
     def connections(self) -> int:
-        """How often the way to the store was made; when it grows, what answers may be another state of the store."""
+        """How often a connection to the store was opened; when it grows, the store may have another state."""
         ...
 
     async def raft_surplus(self) -> int | None:

@@ -50,8 +50,8 @@ WITNESS_INTERVAL_MS: Final = 2000
 
 NO_LEAST: Final = -(1 << 63)
 
-SUSPENSION_TIMEOUT_S: Final = 3.0
-"""How long a broker that is refused tries to suspend the store for all."""
+SUSPENSION_TIMEOUT_S: Final = 10.0
+"""How long a broker that is refused tries to suspend the store for all, which may be slow: it acts no more meanwhile."""
 
 
 class StoreGuard:
@@ -113,7 +113,7 @@ class StoreGuard:
         self._connections = self._store.connections
 
     async def check_connection(self) -> None:
-        """Where the connection was made again, compare all that the store has now. Errors: as `ImageFollower.read`."""
+        """After a new connection, compare the whole current state of the store. Errors: as `ImageFollower.read`."""
         connections = self._store.connections
         if connections != self._connections:
             await self._follower.read()

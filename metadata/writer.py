@@ -1,6 +1,6 @@
 """Fenced writes: every transaction of a broker compares its registration, and an answer that was lost is looked up.
 
-A transaction whose answer did not come may have been made, may not have been, or may still be made. It is never sent again on the
+A transaction without an answer may have been applied, may not have been, or may still be applied. It is never sent again on the
 hope that it was not: first its effect is looked for, and what is sent again conflicts if the first attempt arrives late.
 
 Guards: a broker that was given up, or a controller that was deposed, writes nothing. Source: Jepsen's report on jetcd, whose client
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from lowtide.metadata import keys
 from lowtide.metadata.errors import ConflictError, FencedError, NotControllerError
 from lowtide.metadata.store import ABSENT, AmbiguousError, Compare, Delete, Get, Put, UnavailableError
+from lowtide.runtime.durations import Durations
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,6 +73,8 @@ class FencedWriter:
         self._clock = clock
         self._prefix = prefix
         self._ambiguous_timeout_ms = ambiguous_timeout_ms
+        self.times = Durations()
+        """Of transactions that the store has answered."""
 
     async def write(self, steps: Sequence[Step], fences: Sequence[Compare], seen: Revision) -> Revision:
         """Make the steps in order. `seen`: the revision on which they were decided. Returns the revision of the last.
@@ -114,7 +117,9 @@ class FencedWriter:
             try:
                 if ambiguous and (revision := await self._effect_of(operations[0], seen)) is not None:
                     return revision
+                began_ns = self._clock.monotonic_ns()
                 result = await self._store.transact([*compares, *fences], operations, _fence_reads(fences))
+                self.times.add(self._clock.monotonic_ns() - began_ns)
             except (AmbiguousError, UnavailableError) as error:
                 ambiguous = ambiguous or isinstance(error, AmbiguousError)
                 if not ambiguous:

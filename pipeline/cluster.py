@@ -67,10 +67,10 @@ class Cluster:
         self.settings = settings
         self.clock = clock or SystemClock()
         self.leaders = Leaders()
-        """Of those topics that were asked for, as last heard."""
+        """The requested topics, as last received."""
         self.random = random or system_random()
         self._stale: set[str] = set()
-        """Topics of which something that was heard turned out to be wrong."""
+        """Topics whose received metadata proved wrong."""
         self._connections: dict[Address, BlockingConnection] = {}
         self._spare: BlockingConnection | None = None
         """For questions, while answers are awaited on all the others."""
@@ -130,7 +130,7 @@ class Cluster:
         return self.connection(address, deadline_ms)
 
     def leader_of(self, partition: TopicPartition, deadline_ms: int) -> Leader:
-        """Who leads, as last heard; asks where nothing was heard. Errors: ConnectionFailedError, RetriableError, MissingTopicsError."""
+        """The leaders as last received; requests missing ones. Errors: ConnectionFailedError, RetriableError, MissingTopicsError."""
         topic = self.leaders.topics.get(partition.topic)
         if topic is None or partition.topic in self._stale or partition.partition not in topic.leaders:
             topic = self._refresh([partition.topic], deadline_ms)[partition.topic]
@@ -149,7 +149,7 @@ class Cluster:
         return leader
 
     def forget(self, topic: str) -> None:
-        """What was heard about the topic is wrong: ask before it is used again."""
+        """The metadata of the topic is wrong: request it before its next use."""
         self._stale.add(topic)
 
     # ------------------------------------------------------------------ metadata

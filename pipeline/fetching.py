@@ -36,7 +36,7 @@ BATCH_BYTES_MAX: Final = 1 << 30
 
 
 MISSING_MS: Final = 5000
-"""How long brokers may say that a topic, or a partition, isn't there before it is believed: not all have heard of it at the same time."""
+"""How long brokers may report a topic or partition as missing before that counts: not all know it at the same time."""
 
 
 class DataLossError(Exception):
@@ -203,7 +203,7 @@ class RangeReader:
 
     # ------------------------------------------------------------------ what is lost
     def _on_out_of_range(self) -> None:
-        """Find out what of the range is gone, and go on behind it. Errors: DataLossError, ClusterError, MissingTopicsError."""
+        """Find the deleted part of the range, and continue behind it. Errors: DataLossError, ClusterError, MissingTopicsError."""
         wanted = self._partition
         earliest = self._cluster.list_offsets({wanted: EARLIEST_TIMESTAMP}, read_committed=False)[wanted].offset
         latest = self._cluster.list_offsets({wanted: LATEST_TIMESTAMP}, read_committed=False)[wanted].offset

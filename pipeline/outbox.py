@@ -143,7 +143,7 @@ class Outbox:
         return bool(done)
 
     def on_lost(self, batches: Iterable[ProducerBatch], why: str, now_ms: int) -> None:
-        """No answer will come for these: `why` is for the error if it goes on so."""
+        """No answer will come for these: `why` is for the error if this continues."""
         for batch in batches:
             self._partitions[batch.place].on_lost(batch, why, now_ms)
 

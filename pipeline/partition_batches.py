@@ -1,4 +1,4 @@
-"""The batches of one partition between being made and being acknowledged: their order, their sequences, their retries.
+"""The batches of one partition between their creation and their acknowledgement: their order, their sequences, their retries.
 
 Decides only; time is passed in, and nothing is sent from here. Invariants:
 
@@ -8,7 +8,7 @@ Decides only; time is passed in, and nothing is sent from here. Invariants:
   from the number of records before it, so a batch that is split keeps the range of the whole.
 - A broker that was restarted remembers the last batch only, and refuses those before it, which it has, as out of order. So what may have
   been appended is sent again to the last, before such a refusal is believed: if one is taken, the broker has those before it.
-- Only when a broker has lost what it knew of the producer does the partition go on with the next producer epoch, from sequence 0 (KIP-360).
+- Only when a broker has lost the producer's state does the partition continue with the next producer epoch, from sequence 0 (KIP-360).
   As with Kafka's own clients a batch whose fate wasn't known at that moment may then be there twice.
 
 Source: KIP-98, KIP-360, Kafka's `TransactionManager.canRetry` and `RecordAccumulator`.
@@ -163,7 +163,7 @@ class PartitionBatches:
         return batch
 
     def renew_producer_id(self, producer_id: ProducerId) -> None:
-        """Go on with another producer id, from epoch and sequence 0."""
+        """Continue with another producer id, from epoch and sequence 0."""
         self.producer_id, self.producer_epoch = producer_id, 0
         self.wants_producer_id = False
         oldest = self.oldest

@@ -21,7 +21,7 @@ from lowtide.protocol.types import ZERO_TOPIC_ID, TopicId, TopicPartition
 log = logging.getLogger(__name__)
 
 NEW_TOPIC_MS: Final = 5000
-"""How long a topic that isn't there is asked for again: it may just have been made."""
+"""How long a missing topic is requested again: it may just have been created."""
 
 _PAUSE_S: Final = 0.2
 
@@ -104,7 +104,7 @@ class Planner:
     def on_lost(self, message: str) -> None:
         """Records that a query should have read are gone. Errors: DataLossError, unless that is accepted."""
         if self._options.fetch.fail_on_data_loss:
-            message += ". With the option failOnDataLoss=false the query goes on without them"
+            message += ". With the option failOnDataLoss=false the query continues without them"
             raise DataLossError(message)
         log.warning("%s; going on, as failOnDataLoss is false", message)
 

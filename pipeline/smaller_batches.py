@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from lowtide.pipeline.partition_batches import ProducerBatch
-from lowtide.protocol.records import build_batch, iterate_records, read_batch_header
+from lowtide.protocol.batch_building import build_batch
+from lowtide.protocol.records import iterate_records, read_batch_header
 
 _DECOMPRESSED_BYTES_MAX: Final = 1 << 30
 """Our own batch: whatever it was made of, it was in memory."""

@@ -128,7 +128,7 @@ class StreamPositions:
             self._trimmer.offer(self._consumed)
 
     def _known_ends(self, start: Positions) -> Positions:
-        """Where the partitions end, as lately heard; for `availableNow`, where they ended when it began."""
+        """The ends of the partitions, as last received; for `availableNow`, where they ended when it began."""
         if self._target is not None:
             self._latest = self._target
             return self._target
@@ -149,7 +149,7 @@ class StreamPositions:
     def _is_behind(self, start: Positions) -> bool:
         """Whether the cluster has returned less than the query has read already.
 
-        A new leader may not know its high watermark yet (KAFKA-7703), and a broker may not have heard of a new partition.
+        A new leader may not know its high watermark yet (KAFKA-7703), and a broker may not know a new partition.
         """
         return any(
             self._latest.get(partition, -1) < offset for partition, offset in start.items() if partition.topic in self._selected.topic_ids

@@ -102,7 +102,7 @@ class Trimmer:
             self._changed.notify_all()
 
     def _is_new(self, positions: Positions) -> bool:
-        """Whether anything is to be done. With a lag there always may be: records grow older, and groups go on."""
+        """Whether there may be work. With a lag there always may be: records grow older, and groups progress."""
         if self._options.trims and any(self._done.get(partition, 0) < offset for partition, offset in positions.items()):
             return True
         return self._options.commit_group is not None and any(self._published.get(one) != offset for one, offset in positions.items())

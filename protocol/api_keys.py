@@ -16,32 +16,53 @@ import msgspec
 
 from lowtide.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from lowtide.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
+from lowtide.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, AlterClientQuotasResponse
 from lowtide.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 from lowtide.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
 )
+from lowtide.protocol.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest, AlterUserScramCredentialsResponse
 from lowtide.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from lowtide.protocol.messages.await_metadata import AwaitMetadataRequest, AwaitMetadataResponse
 from lowtide.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
 from lowtide.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+from lowtide.protocol.messages.create_acls import CreateAclsRequest, CreateAclsResponse
+from lowtide.protocol.messages.create_delegation_token import CreateDelegationTokenRequest, CreateDelegationTokenResponse
 from lowtide.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
 from lowtide.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from lowtide.protocol.messages.delete_acls import DeleteAclsRequest, DeleteAclsResponse
 from lowtide.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from lowtide.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
 from lowtide.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from lowtide.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
+from lowtide.protocol.messages.describe_client_quotas import DescribeClientQuotasRequest, DescribeClientQuotasResponse
 from lowtide.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from lowtide.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
 from lowtide.protocol.messages.describe_consumed_offsets import DescribeConsumedOffsetsRequest, DescribeConsumedOffsetsResponse
+from lowtide.protocol.messages.describe_delegation_token import DescribeDelegationTokenRequest, DescribeDelegationTokenResponse
+from lowtide.protocol.messages.describe_deletes import DescribeDeletesRequest, DescribeDeletesResponse
 from lowtide.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
+from lowtide.protocol.messages.describe_health import DescribeHealthRequest, DescribeHealthResponse
+from lowtide.protocol.messages.describe_history import DescribeHistoryRequest, DescribeHistoryResponse
 from lowtide.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from lowtide.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersResponse
 from lowtide.protocol.messages.describe_retention import DescribeRetentionRequest, DescribeRetentionResponse
+from lowtide.protocol.messages.describe_segments import DescribeSegmentsRequest, DescribeSegmentsResponse
 from lowtide.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
 from lowtide.protocol.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
+from lowtide.protocol.messages.describe_user_scram_credentials import (
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+)
 from lowtide.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
 from lowtide.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from lowtide.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
+from lowtide.protocol.messages.erase_records import EraseRecordsRequest, EraseRecordsResponse
+from lowtide.protocol.messages.expire_delegation_token import ExpireDelegationTokenRequest, ExpireDelegationTokenResponse
 from lowtide.protocol.messages.fetch import FetchRequest, FetchResponse
 from lowtide.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from lowtide.protocol.messages.get_telemetry_subscriptions import GetTelemetrySubscriptionsRequest, GetTelemetrySubscriptionsResponse
 from lowtide.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from lowtide.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse
 from lowtide.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -58,6 +79,8 @@ from lowtide.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetD
 from lowtide.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from lowtide.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
 from lowtide.protocol.messages.produce import ProduceRequest, ProduceResponse
+from lowtide.protocol.messages.push_telemetry import PushTelemetryRequest, PushTelemetryResponse
+from lowtide.protocol.messages.renew_delegation_token import RenewDelegationTokenRequest, RenewDelegationTokenResponse
 from lowtide.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from lowtide.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from lowtide.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
@@ -170,6 +193,12 @@ class ApiKey(IntEnum):
     DESCRIBE_CONSUMED_OFFSETS = 32_001
     """Ours, from `FIRST_OF_OURS` on."""
     DESCRIBE_RETENTION = 32_002
+    AWAIT_METADATA = 32_003
+    DESCRIBE_DELETES = 32_004
+    DESCRIBE_SEGMENTS = 32_005
+    DESCRIBE_HISTORY = 32_006
+    DESCRIBE_HEALTH = 32_007
+    ERASE_RECORDS = 32_008
 
 
 FIRST_OF_OURS: Final = 32_000
@@ -205,6 +234,8 @@ _MESSAGES: tuple[tuple[ApiKey, type[ApiMessage], type[ApiMessage]], ...] = (
     (ApiKey.DESCRIBE_CONFIGS, DescribeConfigsRequest, DescribeConfigsResponse),
     (ApiKey.ALTER_CONFIGS, AlterConfigsRequest, AlterConfigsResponse),
     (ApiKey.INCREMENTAL_ALTER_CONFIGS, IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse),
+    (ApiKey.DESCRIBE_CLIENT_QUOTAS, DescribeClientQuotasRequest, DescribeClientQuotasResponse),
+    (ApiKey.ALTER_CLIENT_QUOTAS, AlterClientQuotasRequest, AlterClientQuotasResponse),
     (ApiKey.LIST_CONFIG_RESOURCES, ListConfigResourcesRequest, ListConfigResourcesResponse),
     (ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirsRequest, DescribeLogDirsResponse),
     (ApiKey.DESCRIBE_PRODUCERS, DescribeProducersRequest, DescribeProducersResponse),
@@ -235,18 +266,33 @@ _MESSAGES: tuple[tuple[ApiKey, type[ApiMessage], type[ApiMessage]], ...] = (
     (ApiKey.TXN_OFFSET_COMMIT, TxnOffsetCommitRequest, TxnOffsetCommitResponse),
     (ApiKey.WRITE_TXN_MARKERS, WriteTxnMarkersRequest, WriteTxnMarkersResponse),
     (ApiKey.SYNC_GROUP, SyncGroupRequest, SyncGroupResponse),
-    (ApiKey.DESCRIBE_CONSUMED_OFFSETS, DescribeConsumedOffsetsRequest, DescribeConsumedOffsetsResponse),
-    (ApiKey.DESCRIBE_RETENTION, DescribeRetentionRequest, DescribeRetentionResponse),
-)
-
-_ASKED_ONLY: tuple[tuple[ApiKey, type[ApiMessage], type[ApiMessage]], ...] = (
+    (ApiKey.ALTER_USER_SCRAM_CREDENTIALS, AlterUserScramCredentialsRequest, AlterUserScramCredentialsResponse),
+    (ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse),
     (ApiKey.SASL_HANDSHAKE, SaslHandshakeRequest, SaslHandshakeResponse),
     (ApiKey.SASL_AUTHENTICATE, SaslAuthenticateRequest, SaslAuthenticateResponse),
+    (ApiKey.ENVELOPE, EnvelopeRequest, EnvelopeResponse),
+    (ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, GetTelemetrySubscriptionsRequest, GetTelemetrySubscriptionsResponse),
+    (ApiKey.PUSH_TELEMETRY, PushTelemetryRequest, PushTelemetryResponse),
+    (ApiKey.DESCRIBE_CONSUMED_OFFSETS, DescribeConsumedOffsetsRequest, DescribeConsumedOffsetsResponse),
+    (ApiKey.DESCRIBE_RETENTION, DescribeRetentionRequest, DescribeRetentionResponse),
+    (ApiKey.AWAIT_METADATA, AwaitMetadataRequest, AwaitMetadataResponse),
+    (ApiKey.DESCRIBE_DELETES, DescribeDeletesRequest, DescribeDeletesResponse),
+    (ApiKey.DESCRIBE_SEGMENTS, DescribeSegmentsRequest, DescribeSegmentsResponse),
+    (ApiKey.DESCRIBE_HISTORY, DescribeHistoryRequest, DescribeHistoryResponse),
+    (ApiKey.DESCRIBE_HEALTH, DescribeHealthRequest, DescribeHealthResponse),
+    (ApiKey.ERASE_RECORDS, EraseRecordsRequest, EraseRecordsResponse),
+    (ApiKey.DESCRIBE_ACLS, DescribeAclsRequest, DescribeAclsResponse),
+    (ApiKey.CREATE_ACLS, CreateAclsRequest, CreateAclsResponse),
+    (ApiKey.DELETE_ACLS, DeleteAclsRequest, DeleteAclsResponse),
+    (ApiKey.CREATE_DELEGATION_TOKEN, CreateDelegationTokenRequest, CreateDelegationTokenResponse),
+    (ApiKey.RENEW_DELEGATION_TOKEN, RenewDelegationTokenRequest, RenewDelegationTokenResponse),
+    (ApiKey.EXPIRE_DELEGATION_TOKEN, ExpireDelegationTokenRequest, ExpireDelegationTokenResponse),
+    (ApiKey.DESCRIBE_DELEGATION_TOKEN, DescribeDelegationTokenRequest, DescribeDelegationTokenResponse),
 )
 
 
-def _specs(messages: tuple[tuple[ApiKey, type[ApiMessage], type[ApiMessage]], ...]) -> dict[ApiKey, ApiSpec]:
-    return {
+API: Mapping[ApiKey, ApiSpec] = MappingProxyType(
+    {
         key: ApiSpec(
             key=key,
             request=request,
@@ -255,17 +301,12 @@ def _specs(messages: tuple[tuple[ApiKey, type[ApiMessage], type[ApiMessage]], ..
             max_version=request.VERSIONS.high,
             first_flexible_version=request.FLEXIBLE.low,
         )
-        for key, request, response in messages
+        for key, request, response in _MESSAGES
     }
+)
+"""The declared APIs. Looked up by `ApiKey` or by the plain integer from the wire."""
 
-
-API: Mapping[ApiKey, ApiSpec] = MappingProxyType(_specs(_MESSAGES))
-"""The declared APIs that a broker serves. Looked up by `ApiKey` or by the plain integer from the wire."""
-
-API_ASKED: Mapping[ApiKey, ApiSpec] = MappingProxyType(_specs(_MESSAGES + _ASKED_ONLY))
-"""Those that our clients ask: also the ones that only brokers with authentication serve."""
-
-_FIRST_FLEXIBLE = {int(key): spec.first_flexible_version for key, spec in API_ASKED.items()}
+_FIRST_FLEXIBLE = {int(key): spec.first_flexible_version for key, spec in API.items()}
 _NEVER_FLEXIBLE = 32_768
 
 

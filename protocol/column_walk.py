@@ -13,10 +13,11 @@ from array import array
 from itertools import accumulate
 from typing import Final, NamedTuple
 
+from lowtide.protocol.batch_building import append_record
 from lowtide.protocol.columns import BinaryColumn, BinaryInput, HeaderColumn, HeaderInput, RecordColumns, RecordRows
 from lowtide.protocol.compression import Buffer
 from lowtide.protocol.errors import ProtocolError
-from lowtide.protocol.records import append_record, read_varint
+from lowtide.protocol.records import read_varint
 from lowtide.protocol.types import Offset
 
 _ONE_BYTE: Final = 0x80

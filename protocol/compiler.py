@@ -24,7 +24,8 @@ from lowtide.protocol.source_writer import SourceWriter
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
 
-    from lowtide.protocol.primitives import Buffer, Entity, RecordsLike
+    from lowtide.protocol.constructs import Entity
+    from lowtide.protocol.primitives import Buffer, RecordsLike
 
 M = TypeVar("M", bound=ApiMessage)
 

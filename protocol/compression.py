@@ -100,7 +100,7 @@ def compress(codec: Compression, data: Buffer) -> bytes:
 def decompress(codec: Compression, data: Buffer, *, max_bytes: int) -> bytes | bytearray:
     """Turn compressed bytes back, at most `max_bytes` (inclusive) of them.
 
-    Errors: DecompressedTooLargeError above the limit; CompressionError when the bytes are broken, cut short, or go on behind
+    Errors: DecompressedTooLargeError above the limit; CompressionError when the bytes are broken, cut short, or continue behind
     their end.
     """
     assert max_bytes >= 0

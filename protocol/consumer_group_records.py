@@ -134,7 +134,7 @@ class MemberSubscription(ApiMessage, kw_only=True):
 
 
 class TargetAssignmentEpoch(ApiMessage, kw_only=True):
-    """The epoch of a target assignment, and when it was made, in wall-clock milliseconds; 0 where that isn't known."""
+    """The epoch of a target assignment, and when it was computed, in wall-clock milliseconds; 0 if unknown."""
 
     VERSIONS: ClassVar = Versions("0")
     FLEXIBLE: ClassVar = Versions("0+")

@@ -23,7 +23,7 @@ import struct
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from lowtide.protocol.primitives import (
+from lowtide.protocol.constructs import (
     NULL_STRUCT,
     PRESENT_STRUCT,
     Blob,
@@ -38,7 +38,7 @@ from lowtide.protocol.primitives import (
 from lowtide.protocol.source_writer import SMALL_ARRAY, SourceWriter, element_of
 
 if TYPE_CHECKING:
-    from lowtide.protocol.primitives import AnyConstruct
+    from lowtide.protocol.constructs import AnyConstruct
 
 
 BLOB_BYTES_MAX: Final = 8 << 20
@@ -78,7 +78,7 @@ class DecoderSource:
     def _function(self, entity: Entity, label: str) -> None:
         writer = self.writer
         is_plain, is_sliced = self._form is DecoderForm.PLAIN, self._form is DecoderForm.SLICED
-        writer.line(0, f"def {self._form.value}(buf, p, end{'' if is_plain else ', rows_max'}):")
+        self._begin_function()
         self._take_view(has_view=_has_view(entity))
         if not is_plain:
             writer.line(1, "rows = 0")
@@ -95,6 +95,9 @@ class DecoderSource:
         writer.end_function()
         while self._functions:
             self._tags_function(*self._functions.pop())
+
+    def _begin_function(self) -> None:
+        self.writer.line(0, f"def {self._form.value}(buf, p, end{'' if self._form is DecoderForm.PLAIN else ', rows_max'}):")
 
     def _take_view(self, *, has_view: bool) -> None:
         """From here on `buf` is bytes or a bytearray, whose slices can be decoded as text, and `view` shows the same bytes."""
@@ -187,7 +190,10 @@ class DecoderSource:
         self.writer.line(depth + 1, f"if e > end: refuse_size({what!r}, e - p, end - p)")
         if self._form is DecoderForm.SLICED and not content.is_view:
             self.writer.line(depth + 1, f"if e - p > {BLOB_BYTES_MAX}: refuse_field({what!r}, e - p, {BLOB_BYTES_MAX})")
-        self.writer.line(depth + 1, f"{value} = view[p:e]" if content.is_view else f"{value} = bytes(buf[p:e])")
+        cut = "view[p:e]" if content.is_view else "bytes(buf[p:e])"
+        if self._form is DecoderForm.SLICED and content.is_view:
+            cut += " if e > p else EMPTY_VIEW"  # A view takes two hundred bytes, which for an empty one of very many rows is most of it.
+        self.writer.line(depth + 1, f"{value} = {cut}")
         if self._form is DecoderForm.SLICED and not content.is_view:
             self.writer.line(depth + 1, f"if e - p > {LARGE_BLOB_BYTES}: left = 0")
         self.writer.line(depth + 1, "p = e")

@@ -16,7 +16,7 @@ import struct
 from enum import Enum
 from typing import Final
 
-from lowtide.protocol.primitives import (
+from lowtide.protocol.constructs import (
     NULL_STRUCT,
     PRESENT_STRUCT,
     AnyConstruct,

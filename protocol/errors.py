@@ -205,4 +205,6 @@ class TooManyRowsError(ProtocolError):
     `rows_max` is the most that it takes, where it counted them.
     """
 
-    rows_max: int | None = None
+    def __init__(self, text: str, rows_max: int | None = None) -> None:
+        super().__init__(text)
+        self.rows_max = rows_max

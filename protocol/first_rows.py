@@ -10,23 +10,19 @@ import struct
 from collections.abc import Generator
 from typing import Any, Final
 
-from lowtide.protocol.errors import ProtocolError
-from lowtide.protocol.primitives import (
+from lowtide.protocol.constructs import (
     NULL_STRUCT,
     AnyConstruct,
     Blob,
-    Buffer,
     CountedArray,
     Entity,
     NullableEntity,
     Text,
     fixed_format,
     nothing_of,
-    read_varint,
-    refuse_count,
-    refuse_size,
-    skip_tags,
 )
+from lowtide.protocol.errors import ProtocolError
+from lowtide.protocol.primitives import Buffer, read_varint, refuse_count, refuse_size, skip_tags
 
 _STEP_ROWS: Final = 32
 """Some three hundred microseconds of work."""

@@ -1,8 +1,10 @@
 """Batches that a broker writes itself: records of one time, uncompressed and without headers.
 
-The same bytes as `records.build_batch` makes of them, in a fifth of the time: coordinators write tens of thousands of records in a second.
+The same bytes as `batch_building.build_batch` makes of them, in a fifth of the time: coordinators write tens of thousands of records a
+second.
 
-    >>> from lowtide.protocol.records import MAGIC_POSITION, build_batch
+    >>> from lowtide.protocol.batch_building import build_batch
+    >>> from lowtide.protocol.records import MAGIC_POSITION
     >>> tail = encode_plain_batch([(b"k", b"v")], 1_600_000_000_000)
     >>> tail == build_batch([(1_600_000_000_000, b"k", b"v", ())])[MAGIC_POSITION:]
     True
@@ -16,7 +18,8 @@ from typing import TYPE_CHECKING, Final
 from crc32c import crc32c
 
 from lowtide.protocol import native
-from lowtide.protocol.records import CURRENT_MAGIC, append_varint
+from lowtide.protocol.batch_building import append_varint
+from lowtide.protocol.records import CURRENT_MAGIC
 from lowtide.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 
 if TYPE_CHECKING:

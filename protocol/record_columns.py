@@ -27,6 +27,7 @@ from lowtide.protocol.column_walk import BatchRecords, RowRun
 from lowtide.protocol.columns import COLUMN_BYTES_MAX, BinaryColumn, BinaryInput, HeaderColumn, HeaderInput, RecordColumns, RecordRows
 from lowtide.protocol.compiled_columns import append_records, append_rows
 from lowtide.protocol.compression import Buffer, Compression, compress, decompress
+from lowtide.protocol.control_records import ControlRecordType, read_control_record
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.records import (
     ATTRIBUTES_POSITION,
@@ -39,10 +40,8 @@ from lowtide.protocol.records import (
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
     BatchHeader,
-    ControlRecordType,
     check_crc,
     read_batch_header,
-    read_control_record,
 )
 from lowtide.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, Offset, ProducerEpoch, ProducerId
 
@@ -108,7 +107,7 @@ class Appended(NamedTuple):
     row_count: int
     """How many rows were appended."""
     is_full: bool
-    """Whether more of the answer is wanted than the columns have room for: go on with new columns and the same answer, from there."""
+    """Whether the answer has more than the columns can take: continue with new columns and the same answer, from there."""
     cut_batch_bytes: int
     """What the last batch takes, if only a part of it is in the answer and it may be wanted; otherwise 0. Where `next_offset` is still
     `from_offset`, so much has to be fetched at once."""
@@ -280,7 +279,7 @@ def build_batches(
 ) -> Iterator[BuiltBatch]:
     """Yields batches of all rows, or of those whose numbers `selected` has (int64, any order), each as full as it may be.
 
-    `timestamp_ms` is the time of rows that have none of their own. Sequence numbers go on from batch to batch, and from 2^31-1 to 0; the
+    `timestamp_ms` is the time of rows that have none of their own. Sequence numbers continue from batch to batch, and from 2^31-1 to 0; the
     next one is `next_sequence` of the last batch's.
     Errors: RecordTooLargeError; ValueError (or IndexError) for columns that contradict themselves. What was yielded before stays good.
     """

@@ -1,4 +1,4 @@
-"""Record batches, format v2 (magic 2): read as a view over bytes, built from records.
+"""Record batches, format v2 (magic 2), read as a view over bytes.
 
 A batch is what producers send, the log stores and consumers fetch, byte for byte the same. All integers are big-endian:
 
@@ -23,11 +23,7 @@ A record is `length | attributes int8 | timestamp delta | offset delta | key | v
 keys and values are length-prefixed with -1 for null, headers are counted pairs of name and nullable value. Base offset and leader
 epoch lie outside the CRC, so a leader may set them without touching the rest.
 
-    >>> batch = build_batch([(1_600_000_000_000, b"k", b"v", ())])
-    >>> read_batch_header(batch).record_count, len(batch)
-    (1, 70)
-    >>> batch[61:].hex(" ")
-    '10 00 00 00 02 6b 02 76 00'
+`batch_building.py` makes such bytes and has an example; `control_records.py` has what markers hold.
 
 Does not judge what a producer may send: `lowtide.storage.log.validator` does. Magic 0 and 1 (message sets) are not read.
 Source: KIP-98, the protocol guide's "Record Batch", Kafka's `DefaultRecordBatch` and `DefaultRecord`.
@@ -37,18 +33,18 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 from crc32c import crc32c
 
-from lowtide.protocol.compression import Buffer, Compression, compress, decompress
+from lowtide.protocol.compression import Buffer, Compression, decompress
 from lowtide.protocol.errors import ProtocolError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
-    from lowtide.protocol.types import LeaderEpoch, Offset, ProducerEpoch, ProducerId
+    from lowtide.protocol.types import Offset
 
 LOG_OVERHEAD = 12
 """Base offset and batch length: the bytes of a batch that its length does not count."""
@@ -73,21 +69,14 @@ DELETE_HORIZON_BIT = 0x40
 BATCH_HEADER_STRUCT = struct.Struct(">qiibIhiqqqhii")
 """The whole header, in the order of `BatchHeader`'s fields."""
 
-_AFTER_CRC_STRUCT = struct.Struct(">hiqqqhii")
-_BEFORE_CRC_STRUCT = struct.Struct(">qiibI")
-_CONTROL_KEY = struct.Struct(">hh")
-_END_TRANSACTION_VALUE = struct.Struct(">hi")
 _MAX_VARINT_BYTES = 10
 """Sixty-four bits in groups of seven."""
 
-_MORE_FOLLOWS = 0x80
+VARINT_CONTINUES = 0x80
 """The bit of a varint's byte that says that it is not the last."""
 
 Header: TypeAlias = tuple[bytes, bytes | None]
 """A record header: name (UTF-8) and value."""
-
-UnplacedRecord: TypeAlias = "tuple[int, bytes | None, bytes | None, Sequence[Header]]"
-"""A record without an offset: timestamp in milliseconds, key, value, headers."""
 
 
 class TimestampType(IntEnum):
@@ -95,13 +84,6 @@ class TimestampType(IntEnum):
 
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1
-
-
-class ControlRecordType(IntEnum):
-    """What a control batch says. Source: KIP-98."""
-
-    ABORT = 0
-    COMMIT = 1
 
 
 class BatchHeader(msgspec.Struct, gc=False):
@@ -175,13 +157,6 @@ class Record(msgspec.Struct, gc=False):
     headers: tuple[Header, ...] = ()
 
 
-class ControlRecord(msgspec.Struct, gc=False):
-    """The only record of a control batch: how a transaction ended, and in which epoch of its coordinator."""
-
-    type: ControlRecordType
-    coordinator_epoch: int
-
-
 _CODECS = tuple(Compression)
 
 
@@ -245,22 +220,12 @@ def read_varint(buffer: Buffer, position: int) -> tuple[int, int]:
         for place in range(position, position + _MAX_VARINT_BYTES):
             byte = buffer[place]
             raw |= (byte & 0x7F) << shift
-            if byte < _MORE_FOLLOWS:
+            if byte < VARINT_CONTINUES:
                 return (raw >> 1) ^ -(raw & 1), place + 1
             shift += 7
     except IndexError:
         raise ProtocolError(f"the varint at {position} is cut") from None
     raise ProtocolError(f"the varint at {position} is longer than ten bytes")
-
-
-def append_varint(out: bytearray, value: int) -> None:
-    """Append `value` (64 bits, signed) as a zigzag varint."""
-    assert -(2**63) <= value < 2**63, value
-    raw = (value << 1) ^ (value >> 63)
-    while raw >= _MORE_FOLLOWS:
-        out.append(raw & 0x7F | _MORE_FOLLOWS)
-        raw >>= 7
-    out.append(raw)
 
 
 def iterate_records(batch: Buffer, *, max_bytes: int) -> Iterator[Record]:
@@ -321,161 +286,3 @@ def _read_bytes(payload: Buffer, position: int, end: int) -> tuple[bytes | None,
     if size < 0 or start + size > end:
         raise ProtocolError(f"the field at {position} has the length {size}, {end - start} bytes are left")
     return bytes(payload[start : start + size]), start + size
-
-
-def append_record(
-    out: bytearray, timestamp_delta: int, offset_delta: int, key: bytes | None, value: bytes | None, *, headers: Sequence[Header] = ()
-) -> None:
-    """Append one record in the batch's format."""
-    fields = [b"\0", _varint(timestamp_delta), _varint(offset_delta)]
-    _append_bytes(fields, key)
-    _append_bytes(fields, value)
-    fields.append(_varint(len(headers)))
-    for name, content in headers:
-        _append_bytes(fields, name)
-        _append_bytes(fields, content)
-    body = b"".join(fields)
-    out += _varint(len(body))
-    out += body
-
-
-def _append_bytes(fields: list[bytes], content: bytes | None) -> None:
-    if content is None:
-        fields.append(_ABSENT)
-    else:
-        fields.append(_varint(len(content)))
-        fields.append(content)
-
-
-def _varint(value: int) -> bytes:
-    """A zigzag varint. Deltas and lengths are small more often than not: those are there already."""
-    return _SMALL_VARINTS[value] if 0 <= value < _SMALL_VARINTS_COUNT else _encode_varint(value)
-
-
-def _encode_varint(value: int) -> bytes:
-    out = bytearray()
-    append_varint(out, value)
-    return bytes(out)
-
-
-_ABSENT: Final = b"\x01"
-"""A length of -1."""
-
-_SMALL_VARINTS_COUNT: Final = 256
-_SMALL_VARINTS: Final = [_encode_varint(value) for value in range(_SMALL_VARINTS_COUNT)]
-
-
-def build_batch(  # noqa: PLR0913  fields of the header
-    records: Sequence[UnplacedRecord],
-    *,
-    base_offset: Offset = 0,
-    compression: Compression = Compression.NONE,
-    producer_id: ProducerId = -1,
-    producer_epoch: ProducerEpoch = -1,
-    base_sequence: int = -1,
-    leader_epoch: LeaderEpoch = -1,
-    is_transactional: bool = False,
-    is_control: bool = False,
-    timestamp_type: TimestampType = TimestampType.CREATE_TIME,
-) -> bytes:
-    """Build one batch from at least one record, with consecutive offsets from `base_offset` on.
-
-    Base timestamp is the first record's, as Kafka's clients write it.
-    """
-    assert records, "a batch has at least one record"
-    base_timestamp = records[0][0]
-    payload = bytearray()
-    for delta, (timestamp, key, value, headers) in enumerate(records):
-        append_record(payload, timestamp - base_timestamp, delta, key, value, headers=headers)
-    attributes = compression | timestamp_type << 3 | is_transactional << 4 | is_control << 5
-    header = BatchHeader(
-        base_offset=base_offset,
-        batch_length=0,
-        partition_leader_epoch=leader_epoch,
-        magic=CURRENT_MAGIC,
-        crc=0,
-        attributes=attributes,
-        last_offset_delta=len(records) - 1,
-        base_timestamp=base_timestamp,
-        max_timestamp=max(record[0] for record in records),
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        base_sequence=base_sequence,
-        record_count=len(records),
-    )
-    return assemble_batch(header, compress(compression, payload))
-
-
-def assemble_batch(header: BatchHeader, payload: Buffer) -> bytes:
-    """Join a header and the (compressed) records; batch length and CRC are computed, the header's own are not looked at."""
-    after_crc = pack_after_crc(header)
-    before_crc = _BEFORE_CRC_STRUCT.pack(
-        header.base_offset,
-        SMALLEST_BATCH_LENGTH + len(payload),
-        header.partition_leader_epoch,
-        header.magic,
-        crc32c(payload, crc32c(after_crc)),
-    )
-    return b"".join((before_crc, after_crc, payload))
-
-
-def pack_after_crc(header: BatchHeader) -> bytes:
-    """The forty bytes from the attributes to the record count."""
-    return _AFTER_CRC_STRUCT.pack(
-        header.attributes,
-        header.last_offset_delta,
-        header.base_timestamp,
-        header.max_timestamp,
-        header.producer_id,
-        header.producer_epoch,
-        header.base_sequence,
-        header.record_count,
-    )
-
-
-def end_transaction_record(control_type: ControlRecordType, coordinator_epoch: int) -> tuple[bytes, bytes]:
-    """Key and value of a marker. Both start with their version, 0 (`ControlRecordTypeSchema` and `EndTxnMarker`)."""
-    return _CONTROL_KEY.pack(0, control_type), _END_TRANSACTION_VALUE.pack(0, coordinator_epoch)
-
-
-def build_end_transaction_marker(  # noqa: PLR0913  fields of the header
-    control_type: ControlRecordType,
-    *,
-    timestamp_ms: int,
-    producer_id: ProducerId,
-    producer_epoch: ProducerEpoch,
-    coordinator_epoch: int,
-    base_offset: Offset = 0,
-    leader_epoch: LeaderEpoch = -1,
-) -> bytes:
-    """Build the control batch that ends a producer's transaction on one partition. Markers have no sequence."""
-    key, value = end_transaction_record(control_type, coordinator_epoch)
-    return build_batch(
-        [(timestamp_ms, key, value, ())],
-        base_offset=base_offset,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        leader_epoch=leader_epoch,
-        is_transactional=True,
-        is_control=True,
-    )
-
-
-def read_control_record(batch: Buffer, *, max_bytes: int) -> ControlRecord | None:
-    """Read the marker of a control batch, or None for a type that ends no transaction (Kafka's readers skip those).
-
-    None, too, for one without records: that is what compaction leaves of a marker that nothing needs.
-    Errors: ProtocolError when the batch is broken or its key or value is too short.
-    """
-    if not read_batch_header(batch).record_count:
-        return None
-    record = next(iterate_records(batch, max_bytes=max_bytes), None)
-    if record is None or record.key is None or len(record.key) < _CONTROL_KEY.size:
-        raise ProtocolError("a control batch without a control record")
-    _, control_type = _CONTROL_KEY.unpack_from(record.key)
-    if control_type not in (ControlRecordType.ABORT, ControlRecordType.COMMIT):
-        return None
-    if record.value is None or len(record.value) < _END_TRANSACTION_VALUE.size:
-        raise ProtocolError("a transaction marker without a coordinator epoch")
-    _, coordinator_epoch = _END_TRANSACTION_VALUE.unpack_from(record.value)
-    return ControlRecord(ControlRecordType(control_type), coordinator_epoch)

@@ -30,12 +30,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeAlias, Union
 import construct
 import msgspec
 
-from lowtide.protocol.primitives import Blob, CountedArray, Entity, NullableEntity, RecordsLike, TaggedField, TaggedFields, Text
+from lowtide.protocol.constructs import Blob, CountedArray, Entity, NullableEntity, TaggedField, TaggedFields, Text
+from lowtide.protocol.primitives import RecordsLike
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lowtide.protocol.primitives import AnyConstruct
+    from lowtide.protocol.constructs import AnyConstruct
 
 _VERSION_MAX = 32_767
 
@@ -89,6 +90,7 @@ Int8: TypeAlias = Annotated[int, construct.Int8sb]
 Int16: TypeAlias = Annotated[int, construct.Int16sb]
 Int32: TypeAlias = Annotated[int, construct.Int32sb]
 Int64: TypeAlias = Annotated[int, construct.Int64sb]
+Float64: TypeAlias = Annotated[float, construct.Float64b]
 Bool: TypeAlias = Annotated[bool, construct.FormatField(">", "?")]
 Uuid: TypeAlias = Annotated[bytes, construct.Bytes(16)]
 String: TypeAlias = Annotated[str, _Counted(is_text=True)]

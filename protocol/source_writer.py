@@ -9,8 +9,8 @@ import struct
 from typing import Any
 
 from lowtide.protocol import primitives
+from lowtide.protocol.constructs import CountedArray, Entity, fixed_format
 from lowtide.protocol.errors import ProtocolError
-from lowtide.protocol.primitives import CountedArray, Entity, fixed_format
 
 SMALL_ARRAY = 8
 """Arrays of numbers with at most so many items are read and written by a prepared Struct: mostly they are replica lists."""
@@ -24,6 +24,7 @@ class SourceWriter:
             "ProtocolError": ProtocolError,
             "StructError": struct.error,
             "join": b"".join,
+            "EMPTY_VIEW": memoryview(b""),
             "VARINTS": primitives.VARINTS,
             "unsigned_varint": primitives.unsigned_varint,
             "string_prefix": primitives.string_prefix,
@@ -36,6 +37,7 @@ class SourceWriter:
             "refuse_count": primitives.refuse_count,
             "refuse_size": primitives.refuse_size,
             "refuse_rows": primitives.refuse_rows,
+            "refuse_whole": primitives.refuse_whole,
             "refuse_field": primitives.refuse_field,
         }
         self._count = 0

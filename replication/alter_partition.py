@@ -17,8 +17,7 @@ from lowtide.metadata.store import ABSENT, MAX_TRANSACTION_OPERATIONS, Compare, 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lowtide.replication.leadership import Leadership
-    from lowtide.replication.leadership_state import IsrProposal
+    from lowtide.replication.leadership import IsrProposal, Leadership
 
 BATCH_PARTITIONS: Final = 40
 """Partitions in one transaction: larger ones conflict more often, and gain little."""
@@ -40,6 +39,8 @@ def plan_alter_partition(changes: Sequence[tuple[Leadership, IsrProposal]]) -> S
             partition_epoch=base.partition_epoch + 1,
             adding=base.adding,
             removing=base.removing,
+            elr=proposal.elr,
+            elr_epochs=proposal.elr_epochs,
         )
         operations.append(Put(key, encode(record)))
         compares[key] = Compare(key, "modify", "==", base.modify_revision)

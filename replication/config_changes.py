@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import msgspec
 
 from lowtide.metadata import keys
-from lowtide.metadata.changes import NO_CHANGE, ChangePlan, Step
-from lowtide.metadata.image import NOTHING_SET
+from lowtide.metadata.changes import NOTHING_TO_WRITE, ChangePlan, Step
+from lowtide.metadata.config_image import NOTHING_SET
 from lowtide.metadata.records import encode
 from lowtide.metadata.store import Compare, Delete, Put
 from lowtide.protocol.errors import ErrorCode
@@ -31,6 +31,10 @@ Configs: TypeAlias = "Mapping[str, str]"
 
 GROUPS_SET_MAX: Final = 10_000
 """On how many groups something may be set: there need be no such groups, and every broker remembers all of them. Kafka has no limit."""
+
+
+SUBSCRIPTIONS_MAX: Final = 100
+"""To clients' metrics: each new client is compared with all of them. Kafka has no limit."""
 
 
 class Operation(IntEnum):
@@ -102,10 +106,21 @@ def plan_group_configs(image: MetadataImage, group_id: str, wanted: Configs) -> 
     return _plan(keys.group_config(group_id), current.configs, current.revision, wanted)
 
 
+def plan_client_metrics(image: MetadataImage, name: str, wanted: Configs) -> ChangePlan | Refusal:
+    """How a subscription to clients' metrics becomes `wanted`; nothing ends it.
+
+    Refusals: POLICY_VIOLATION where there are as many others as there may be.
+    """
+    current = image.client_metrics.get(name, NOTHING_SET)
+    if wanted and not current.configs and len(image.client_metrics) >= SUBSCRIPTIONS_MAX:
+        return Refusal(ErrorCode.POLICY_VIOLATION, f"There are {SUBSCRIPTIONS_MAX} subscriptions, as many as there may be.")
+    return _plan(keys.client_metrics(name), current.configs, current.revision, wanted)
+
+
 def _plan(key: bytes, current: Configs, revision: Revision, wanted: Configs, *compares: Compare) -> ChangePlan:
     """Any broker may make it, controller or not: it compares all that it relies on."""
     if wanted == current:
-        return NO_CHANGE
+        return NOTHING_TO_WRITE
     operation = Put(key, encode(dict(wanted))) if wanted else Delete(key)
     return ChangePlan((Step((operation,), (Compare(key, "modify", "==", revision), *compares)),), needs_controller=False)
 

@@ -1,4 +1,4 @@
-"""What the controller has to do by itself: mend partitions when brokers come and go, complete reassignments, lead by preference, sweep.
+"""The controller's own work: repair partitions when brokers join and leave, complete reassignments, lead by preference, sweep.
 
 Pure: images and the time go in, a plan of changes comes out. The plans carry every comparison that they rely on, so that one which was
 decided on an image that is no longer true conflicts in the store and does no harm. What should be is compared with what is, so a plan may
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from lowtide.metadata.changes import ChangePlan
+from lowtide.replication.acl_changes import plan_left_change
 from lowtide.replication.elections import Election, elect, is_well, steady_epochs
 from lowtide.replication.steps import PartitionChanges
 from lowtide.replication.sweep import plan_features, plan_sweep, plan_sweep_of_marks, plan_sweep_of_tombstones
@@ -29,15 +30,17 @@ PREFERRED_ELECTIONS_MAX: Final = 1000
 """Partitions whose leadership goes back to the preferred replica in one plan. Source: Kafka's `MAX_ELECTIONS_PER_IMBALANCE`."""
 
 UNCLEAN_KEY: Final = "unclean.leader.election.enable"
+MIN_IN_SYNC_KEY: Final = "min.insync.replicas"
 
 Numbers = dict[int, None]
 """Partitions of a topic, in the order in which they were noted."""
 
 
 class ControllerSettings(msgspec.Struct, frozen=True):
-    """What the configuration says of elections. `elects_unclean` is for topics that don't say."""
+    """What the configuration says of elections. `elects_unclean` and `min_insync_replicas` are for topics that don't say."""
 
     elects_unclean: bool = False
+    min_insync_replicas: int = 1
     rebalances: bool = True
     rebalance_interval_ms: int = 300_000
 
@@ -49,6 +52,12 @@ def elects_unclean(topic: TopicImage, settings: ControllerSettings) -> bool:
     """Whether a replica that lacks records may lead a partition of this topic where no other can."""
     text = topic.configs.get(UNCLEAN_KEY)
     return settings.elects_unclean if text is None else text == "true"
+
+
+def min_insync_replicas(topic: TopicImage, settings: ControllerSettings) -> int:
+    """How many replicas of this topic's partitions must be in sync, for anything to be committed."""
+    text = topic.configs.get(MIN_IN_SYNC_KEY)
+    return settings.min_insync_replicas if text is None else int(text)
 
 
 def plan_controller_work(
@@ -65,8 +74,8 @@ def plan_controller_work(
     changes = PartitionChanges(image)
     _gather_leaders(changes, image, settings, among)
     if rebalance:
-        _gather_preferred(changes, image)
-    tidied = (plan_features(image), plan_sweep(image), plan_sweep_of_marks(image), plan_sweep_of_tombstones(image))
+        _gather_preferred(changes, image, settings)
+    tidied = (plan_features(image), plan_sweep(image), plan_sweep_of_marks(image), plan_sweep_of_tombstones(image), plan_left_change(image))
     return ChangePlan(changes.plan().steps + tuple(step for plan in tidied for step in plan.steps))
 
 
@@ -88,26 +97,28 @@ def _gather_leaders(
         if among is not None and topic.topic_id not in among:
             continue
         election = Election.UNCLEAN if elects_unclean(topic, settings) else Election.ONLINE
+        least = min_insync_replicas(topic, settings)
         count = len(topic.partitions)
         numbers = range(count) if among is None else [number for number in among[topic.topic_id] if number < count]
         for number in numbers:
             partition = topic.partitions[number]
             if is_well(partition, steady):
                 continue
-            wanted = elect(image, topic.topic_id, number, partition, election=election)
+            wanted = elect(image, topic.topic_id, number, partition, min_insync_replicas=least, election=election)
             if wanted is not None:
                 changes.add(topic.topic_id, number, partition, wanted)
 
 
-def _gather_preferred(changes: PartitionChanges, image: MetadataImage) -> None:
+def _gather_preferred(changes: PartitionChanges, image: MetadataImage, settings: ControllerSettings) -> None:
     """Those that are well but for their leader; the others get a leader above, and are looked at again then."""
     steady = steady_epochs(image)
     elected = 0
     for topic in image.topics.values():
+        least = min_insync_replicas(topic, settings)
         for number, partition in enumerate(topic.partitions):
             if partition.leader == partition.replicas[0] or not is_well(partition, steady):
                 continue
-            wanted = elect(image, topic.topic_id, number, partition, election=Election.PREFERRED)
+            wanted = elect(image, topic.topic_id, number, partition, min_insync_replicas=least, election=Election.PREFERRED)
             if wanted is not None:
                 changes.add(topic.topic_id, number, partition, wanted)
                 elected += 1
@@ -128,7 +139,7 @@ class ControllerWork:
         self._next_rebalance_ms: int | None = None
 
     def on_image(self, old: MetadataImage, new: MetadataImage, delta: ImageDelta) -> bool:
-        """Note what may have to be mended. Returns whether there is anything.
+        """Note what may have to be repaired. Returns whether there is anything.
 
         Brokers that come and go concern all partitions; a change of one partition is of interest only if it isn't well as it is now.
         """

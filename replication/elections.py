@@ -2,11 +2,12 @@
 
 Pure: an image goes in, what a partition should become comes out.
 
-Guards: the in-sync set never becomes empty; a leader is elected among its members, unless an unclean election is allowed; a leadership
-never survives the registration under which it was won; a member that lost what it had (stale) isn't elected cleanly.
+Guards: the in-sync set never becomes empty; a leader is elected among its members and the eligible leader replicas, unless an unclean
+election is allowed; a leadership never survives the registration under which it was won; a member that lost what it had (stale) isn't
+elected cleanly, nor one that may lack records while another may have them all (`eligible_leaders`).
 
 Does not do: adding members to an in-sync set, which only the leader can (it knows who has caught up).
-Sources: Kafka's `PartitionChangeBuilder`, `ReplicationControlManager`; KIP-497, KIP-841, KIP-903; rule DR8 in docs/invariants.md.
+Sources: Kafka's `PartitionChangeBuilder`, `ReplicationControlManager`; KIP-497, KIP-841, KIP-903, KIP-966; rule DR8 in docs/invariants.md.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import msgspec
 
 from lowtide.metadata.records import NO_LEADER, PartitionRecord
 from lowtide.protocol.types import BrokerEpoch, BrokerId, TopicId, TopicPartition  # Read at run time, by msgspec.
+from lowtide.replication.eligible_leaders import eligible_leaders, members_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -57,6 +59,7 @@ class Assignment(msgspec.Struct, frozen=True):
 class _Outcome(msgspec.Struct, frozen=True):
     leader: BrokerId
     isr: tuple[BrokerId, ...]
+    is_clean: bool = True
 
 
 def assignment_of(partition: PartitionImage) -> Assignment:
@@ -86,16 +89,19 @@ def is_well(partition: PartitionImage, steady: Mapping[BrokerId, BrokerEpoch]) -
     return True
 
 
-def elect(
+def elect(  # noqa: PLR0913  a partition, and how it is looked at, by keyword
     image: MetadataImage,
     topic_id: TopicId,
     number: int,
     partition: PartitionImage,
     *,
+    min_insync_replicas: int = 1,
     election: Election = Election.ONLINE,
     assignment: Assignment | None = None,
 ) -> PartitionRecord | None:
     """What a partition should become, given the live brokers, and a new assignment if there is one; None if it is well.
+
+    Below `min_insync_replicas` members, those that left the in-sync set remain eligible as leaders.
 
     A reassignment whose target is in sync as a whole is completed. The leader epoch grows with every change of leader, and when a leader
     comes back under a new registration.
@@ -108,7 +114,8 @@ def elect(
     outcome = voters.outcome(election)
     leader, isr = outcome.leader, outcome.isr
     stays = leader == partition.leader and (leader == NO_LEADER or leader in voters.steady)
-    unchanged = isr == partition.isr and wanted == assignment_of(partition)
+    eligible = eligible_leaders(image, topic_id, number, partition, isr, wanted.replicas, min_insync_replicas) if outcome.is_clean else {}
+    unchanged = isr == partition.isr and wanted == assignment_of(partition) and tuple(eligible) == partition.elr
     if stays and unchanged:
         return None
     return PartitionRecord(
@@ -120,11 +127,13 @@ def elect(
         partition_epoch=partition.partition_epoch + 1,
         adding=wanted.adding,
         removing=wanted.removing,
+        elr=tuple(eligible),
+        elr_epochs=tuple(eligible.values()),
     )
 
 
 def led_uncleanly(old: MetadataImage, changed: Iterable[TopicImage]) -> dict[TopicPartition, BrokerId]:
-    """Partitions of the `changed` topics, with their new leaders, that weren't in sync: what they lack is lost.
+    """Partitions of the `changed` topics, with their new leaders, that weren't in sync, nor eligible: what they lack is lost.
 
     Where several changes of a partition come with one image, who joined the in-sync set in between isn't known to have been in it.
     """
@@ -133,7 +142,7 @@ def led_uncleanly(old: MetadataImage, changed: Iterable[TopicImage]) -> dict[Top
         known = old.topics.get(topic.name)
         before = known.partitions if known is not None and known.topic_id == topic.topic_id else ()
         for number, (was, state) in enumerate(zip(before, topic.partitions, strict=False)):
-            if state is not was and state.leader not in (NO_LEADER, was.leader) and state.leader not in was.isr:
+            if state is not was and state.leader not in (NO_LEADER, was.leader) and state.leader not in members_of(was):
                 found[TopicPartition(topic.name, number)] = state.leader
     return found
 
@@ -152,6 +161,7 @@ class _Voters:
         """Online, under the registration of their membership."""
         self.good = tuple(member for member in self.steady if image.may_be_in_sync(member, topic_id, number))
         """Of those the ones that aren't about to stop."""
+        self._known = {member: epoch for member, epoch in members_of(partition).items() if member in assignment.replicas}
         self._image, self._topic_id, self._number = image, topic_id, number
         self._partition, self._replicas = partition, assignment.replicas
 
@@ -160,8 +170,9 @@ class _Voters:
 
         Members count as long as their broker lives under the registration of their membership; the others are dropped while such a one
         is there. A broker that is about to stop is dropped too, unless no other member lives. When none lives, but a member has come
-        back under a new registration, the first of those leads alone. When no replica can lead, the set stays as it is: what its last
-        members have is what was acknowledged.
+        back under a new registration, or an eligible replica is there, the first of those that have all that was committed leads alone.
+        One that may lack records leads only where no member, alive or not, can be expected to have more. When no replica can lead, the
+        set stays as it is: what its last members have is what was acknowledged.
         """
         if self.good:
             if election is Election.PREFERRED and self._replicas[0] in self.good:
@@ -169,32 +180,54 @@ class _Voters:
             return _Outcome(self._first_of(self.good), self.good)
         if self.steady:
             return _Outcome(self._first_of(self.steady), self.steady)
-        for candidates in (self._returned(), self._unclean() if election is Election.UNCLEAN else []):
-            # One that is about to stop leads only if it is the only one.
-            leader = next(
-                (each for each in candidates if not self._image.brokers[each].in_controlled_shutdown), next(iter(candidates), NO_LEADER)
-            )
-            if leader != NO_LEADER:
+        for candidates in (self._complete(), self._incomplete()):
+            if candidates:
+                leader = self._first_that_stays(candidates)
                 return _Outcome(leader, (leader,))
+        candidates = self._unclean() if election is Election.UNCLEAN else []
+        if candidates:
+            leader = self._first_that_stays(candidates)
+            return _Outcome(leader, (leader,), is_clean=False)
         return _Outcome(NO_LEADER, self.members)
+
+    def _first_that_stays(self, candidates: Sequence[BrokerId]) -> BrokerId:
+        """One that is about to stop leads only if it is the only one."""
+        return next((each for each in candidates if not self._image.brokers[each].in_controlled_shutdown), candidates[0])
 
     def _first_of(self, pool: Sequence[BrokerId]) -> BrokerId:
         if self._partition.leader in pool:
             return self._partition.leader
         return next(replica for replica in self._replicas if replica in pool)
 
-    def _returned(self) -> list[BrokerId]:
-        """Members that live under a later registration, with all that they had."""
-        return [
-            replica
-            for replica in self._replicas
-            if replica in self.members
-            and self._image.replica_is_online(replica, self._topic_id, self._number)
-            and not self._image.is_stale(replica, self._topic_id, self._number, self.epochs[replica])
+    def _complete(self) -> list[BrokerId]:
+        """Replicas that are there, and have all that was committed: members of the in-sync set that have returned, then eligible ones."""
+        found = [replica for replica in self._replicas if self._has_all(replica) and self._is_online(replica)]
+        return sorted(found, key=lambda replica: replica not in self.members)
+
+    def _incomplete(self) -> list[BrokerId]:
+        """Those that may lack what they had not synced, where no replica is left that has it: what they have is all there is."""
+        if self._image.has_eligible_leaders and any(self._has_all(replica) for replica in self._known):
+            return []
+        found = [
+            replica for replica in self._replicas if replica in self._known and self._is_online(replica) and not self._is_stale(replica)
         ]
+        return sorted(found, key=lambda replica: replica not in self.members)
+
+    def _has_all(self, replica: BrokerId) -> bool:
+        """Whether a replica, there or not, has all that was committed. One that was unregistered is gone for good."""
+        epoch = self._known.get(replica)
+        if epoch is None or self._is_stale(replica) or not self._image.is_known(replica):
+            return False
+        return not self._image.may_lack_records(replica, epoch)
+
+    def _is_stale(self, replica: BrokerId) -> bool:
+        return self._image.is_stale(replica, self._topic_id, self._number, self._known[replica])
+
+    def _is_online(self, replica: BrokerId) -> bool:
+        return self._image.replica_is_online(replica, self._topic_id, self._number)
 
     def _unclean(self) -> list[BrokerId]:
-        return [replica for replica in self._replicas if self._image.replica_is_online(replica, self._topic_id, self._number)]
+        return sorted(filter(self._is_online, self._replicas), key=lambda replica: replica not in self.members)
 
 
 def living_members(image: MetadataImage, topic_id: TopicId, number: int, partition: PartitionImage) -> tuple[BrokerId, ...]:

@@ -5,7 +5,7 @@ at once (`take`), as a leader appends.
 
 Guards: an answer counts only in the leader epoch in which it was asked for; an answer that says where the logs part says nothing else
 (KAFKA-14704); a log is emptied only for a leader whose log is known to start at or above its end, never because offsets merely don't fit
-(KAFKA-2143, KAFKA-7414). A follower whose log ends at the leader's log start, too, is reset, unless it has heard in this leader epoch that
+(KAFKA-2143, KAFKA-7414). A follower whose log ends at the leader's log start, too, is reset, unless it learned in this leader epoch that
 nothing of it diverges: below its log start the leader has nothing to compare with.
 
 Sources: KIP-101, KIP-279, KIP-320, KIP-595; Kafka's AbstractFetcherThread and ReplicaFetcherThread.
@@ -21,7 +21,7 @@ import msgspec
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import NO_LEADER_EPOCH, UNKNOWN_OFFSET, LeaderEpoch, Offset, TopicId, TopicPartition
 from lowtide.replication.follower_phase import FollowerEvent, Phase, next_phase
-from lowtide.replication.follower_state import NEVER_MS
+from lowtide.replication.leadership import NEVER_MS
 from lowtide.storage.log.segment_files import RemovedSegment
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class Truncate(msgspec.Struct, frozen=True, gc=False):
 
 
 class Reset(msgspec.Struct, frozen=True, gc=False):
-    """Empty the log; it starts and goes on at `offset`, the leader's log start."""
+    """Empty the log; it starts and continues at `offset`, the leader's log start."""
 
     offset: Offset
 

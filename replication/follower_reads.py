@@ -29,7 +29,7 @@ class AnsweredFetches(msgspec.Struct):
 
 
 class FollowerReads(msgspec.Struct):
-    """What one follower has heard from its leader."""
+    """What one follower has received from its leader."""
 
     leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
     broker_epoch: BrokerEpoch = -1

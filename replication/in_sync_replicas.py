@@ -4,25 +4,25 @@ A change of the ISR is proposed to the metadata store and counts from that momen
 became of it: the union is the *maximal* ISR (KIP-497). A member stands in the ISR with the registration under which it joined (KIP-903).
 
 Guards: the leader itself is never dropped, so the ISR is never empty; who joins has all that is committed, the leader epoch's first
-offset, and every delete below the floor (rule DR2).
+offset, and every delete below the floor (rule DR2); nothing is committed while replicas outside the ISR are eligible as leaders.
 
-Sources: KIP-497, KIP-841, KIP-903; Kafka's `Partition`.
+Sources: KIP-497, KIP-841, KIP-903, KIP-966; Kafka's `Partition`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lowtide.replication.follower_state import UNKNOWN_BROKER_EPOCH
-from lowtide.replication.leadership_state import IsrProposal, LeadershipState
+from lowtide.replication.eligible_leaders import eligible_leaders
+from lowtide.replication.leadership import UNKNOWN_BROKER_EPOCH, IsrProposal, Leadership
 
 if TYPE_CHECKING:
     from lowtide.metadata.image import MetadataImage
     from lowtide.protocol.types import BrokerEpoch, BrokerId, Offset
-    from lowtide.replication.follower_state import FollowerState
+    from lowtide.replication.leadership import FollowerState
 
 
-def next_proposal(leadership: LeadershipState, image: MetadataImage, now_ms: int) -> IsrProposal | None:
+def next_proposal(leadership: Leadership, image: MetadataImage, now_ms: int) -> IsrProposal | None:
     """What the ISR should become; None if it is as it should be, or one change is under way."""
     if leadership.proposal is not None or leadership.refused_at >= image.revision:
         return None
@@ -40,12 +40,15 @@ def next_proposal(leadership: LeadershipState, image: MetadataImage, now_ms: int
         if members.get(broker_id) != follower.broker_epoch and may_join(leadership, broker_id, follower, image, now_ms)
     ]
     wanted = kept + joining
-    if tuple(wanted) == tuple(zip(state.isr, state.isr_epochs, strict=True)):
+    isr, epochs = tuple(member for member, _ in wanted), tuple(epoch for _, epoch in wanted)
+    least = leadership.min_insync_replicas
+    eligible = eligible_leaders(image, leadership.topic_id, leadership.number, state, isr, state.replicas, least)
+    if (isr, epochs) == (state.isr, state.isr_epochs) and (eligible or not state.elr):
         return None
-    return IsrProposal(state, image.revision, tuple(member for member, _ in wanted), tuple(epoch for _, epoch in wanted))
+    return IsrProposal(state, image.revision, isr, epochs, tuple(eligible), tuple(eligible.values()))
 
 
-def stays_in_sync(leadership: LeadershipState, member: BrokerId, epoch: BrokerEpoch, image: MetadataImage, now_ms: int) -> bool:
+def stays_in_sync(leadership: Leadership, member: BrokerId, epoch: BrokerEpoch, image: MetadataImage, now_ms: int) -> bool:
     """Whether a member of the ISR is one still: its registration, broker and directory are in order, and it keeps up."""
     follower = leadership.followers.get(member)
     if follower is None or image.broker_epoch(member) != epoch:
@@ -55,7 +58,7 @@ def stays_in_sync(leadership: LeadershipState, member: BrokerId, epoch: BrokerEp
     return follower.is_caught_up(leadership.log.log_end_offset, leadership.lag_time_max_ms, now_ms)
 
 
-def may_join(leadership: LeadershipState, broker_id: BrokerId, follower: FollowerState, image: MetadataImage, now_ms: int) -> bool:
+def may_join(leadership: Leadership, broker_id: BrokerId, follower: FollowerState, image: MetadataImage, now_ms: int) -> bool:
     """Whether a follower outside the ISR is in sync."""
     log = leadership.log
     if follower.log_end_offset < log.high_watermark or follower.log_end_offset < leadership.epoch_start_offset:
@@ -67,19 +70,19 @@ def may_join(leadership: LeadershipState, broker_id: BrokerId, follower: Followe
     return follower.matches and follower.log_start_offset >= leadership.floor
 
 
-def is_eligible(leadership: LeadershipState, broker_id: BrokerId, follower: FollowerState, image: MetadataImage) -> bool:
+def is_eligible(leadership: Leadership, broker_id: BrokerId, follower: FollowerState, image: MetadataImage) -> bool:
     """Whether the broker may be in sync, under the registration of its last fetch."""
     if follower.broker_epoch == UNKNOWN_BROKER_EPOCH or image.broker_epoch(broker_id) != follower.broker_epoch:
         return False
     return image.may_be_in_sync(broker_id, leadership.topic_id, leadership.number)
 
 
-def high_watermark(leadership: LeadershipState, image: MetadataImage, now_ms: int) -> Offset:
+def high_watermark(leadership: Leadership, image: MetadataImage, now_ms: int) -> Offset:
     """How far the high watermark may go: what every member of the maximal ISR has, and every follower that is about to join.
 
-    It stands still while the ISR is smaller than `min.insync.replicas`, as in Kafka.
+    It stands still while the ISR is smaller than `min.insync.replicas`, as in Kafka, and while others are eligible as leaders.
     """
-    if len(leadership.state.isr) < leadership.min_insync_replicas:
+    if len(leadership.state.isr) < leadership.min_insync_replicas or leadership.state.elr:
         return leadership.log.high_watermark
     leader_end = end = leadership.log.log_end_offset
     for broker_id, follower in leadership.followers.items():

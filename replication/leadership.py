@@ -3,34 +3,219 @@
 It begins with the leader epoch and ends with it: what followers reported to an earlier one isn't known here. The only replica of a
 partition needs none of it.
 
-Guards: epoch, registration and range of a follower's fetch are checked before anything that is known of it changes. It decides; who
-writes to the store, answers and wakes is the broker's part.
+Guards: epoch, registration and range of a follower's fetch are checked before anything that is known of it changes; what a follower
+reported counts only for the registration under which it did, and a new one begins with nothing known. It decides; who writes to the
+store, answers and wakes is the broker's part. Who is in sync, and how high the high watermark may be, is in `in_sync_replicas`.
 
 The low watermark is how far deletes have reached every replica that must have them (rule DR3): every live one and every member of the
 maximal ISR. Live is a replica whose broker is registered, isn't about to stop, whose log directory works, and that has fetched from this
 leader within `replica.lag.time.max.ms`. What counts is a log start that was reported in a fetch of this leader epoch and of the broker's
-present registration; unknown is -1, so that nothing is acknowledged with it. Source: KIP-107, which asks live brokers only, and any report.
+present registration; unknown is -1, so that nothing is acknowledged with it.
+
+A fetch session implies a fetch of each of its partitions, also of those that it doesn't name. So the time of a session's last request is
+kept once for all of them (`FetchTimes`), and what is idle is not visited.
+
+Sources: KIP-107, which asks live brokers only, and any report; Kafka's `Replica`; KIP-903 for broker epochs.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.types import NO_LEADER_EPOCH, UNKNOWN_OFFSET, BrokerEpoch, BrokerId, Offset
-from lowtide.replication import in_sync_replicas
-from lowtide.replication.follower_state import UNKNOWN_BROKER_EPOCH, FollowerFetch, FollowerState
-from lowtide.replication.leadership_state import LeadershipState
+from lowtide.protocol.types import NO_LEADER_EPOCH, UNKNOWN_OFFSET, BrokerEpoch, BrokerId, LeaderEpoch, Offset
 
 if TYPE_CHECKING:
     from lowtide.metadata.image import MetadataImage, PartitionImage
-    from lowtide.replication.leadership_state import IsrProposal
+    from lowtide.metadata.store import Revision
+    from lowtide.protocol.types import TopicId
+    from lowtide.storage.log.log import Log
+
+UNKNOWN_BROKER_EPOCH: Final[BrokerEpoch] = -1
+NEVER_MS: Final = -(1 << 62)
 
 
-class Leadership(LeadershipState):
-    """The followers, the ISR and the floor of one partition in one leader epoch."""
+class FetchTimes(msgspec.Struct):
+    """When a follower's fetch session was used last, on the monotonic clock."""
 
-    __slots__ = ()
+    last_ms: int = NEVER_MS
+
+
+class FollowerFetch(msgspec.Struct):
+    """One partition of a follower's fetch. `fetch_offset` is its log end; the log start is -1 where the version doesn't tell it.
+
+    `times` are those of its session, None without one.
+    """
+
+    broker_id: BrokerId
+    broker_epoch: BrokerEpoch
+    fetch_offset: Offset
+    log_start_offset: Offset = UNKNOWN_OFFSET
+    leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
+    last_fetched_epoch: LeaderEpoch = NO_LEADER_EPOCH
+    times: FetchTimes | None = None
+
+
+class FollowerState(msgspec.Struct):
+    """One follower, in one leader epoch. Offsets and the broker epoch are -1 while unknown.
+
+    `matches`: no record of it can be another one than the leader's of that offset. `told_log_start` is the log start that it was sent last.
+    `leader_end_offset` is where the leader's log ended at the fetch that was noted last. `unseen_epoch` is the newest registration that the
+    leader's image didn't show when a fetch had it; the last such fetch came at `unseen_ms`.
+    """
+
+    broker_epoch: BrokerEpoch = UNKNOWN_BROKER_EPOCH
+    log_end_offset: Offset = UNKNOWN_OFFSET
+    log_start_offset: Offset = UNKNOWN_OFFSET
+    matches: bool = False
+    told_log_start: Offset = UNKNOWN_OFFSET
+    leader_end_offset: Offset = UNKNOWN_OFFSET
+    noted_fetch_ms: int = NEVER_MS
+    caught_up_ms: int = NEVER_MS
+    unseen_epoch: BrokerEpoch = UNKNOWN_BROKER_EPOCH
+    unseen_ms: int = NEVER_MS
+    session: FetchTimes | None = None
+
+    @property
+    def last_fetch_ms(self) -> int:
+        """When it fetched last, or counted as if it had."""
+        session = self.session
+        return self.noted_fetch_ms if session is None else max(self.noted_fetch_ms, session.last_ms)
+
+    def has_fetched_within(self, limit_ms: int, now_ms: int) -> bool:
+        """Whether it fetched lately."""
+        return now_ms - self.last_fetch_ms <= limit_ms
+
+    def is_caught_up(self, leader_end_offset: Offset, limit_ms: int, now_ms: int) -> bool:
+        """Whether it has all that the leader has, or had it at some moment within the last `limit_ms`. Source: KIP-16."""
+        return self.log_end_offset == leader_end_offset or now_ms - self.caught_up_ms <= limit_ms
+
+    def note_fetch(self, fetch: FollowerFetch, *, leader_end_offset: Offset, matches: bool, now_ms: int) -> None:
+        """Take over what an accepted fetch says."""
+        if fetch.broker_epoch != self.broker_epoch:
+            self.forget()
+            self.broker_epoch = fetch.broker_epoch
+        before_ms = self.noted_fetch_ms if self.session is None else self.last_fetch_ms
+        if fetch.fetch_offset >= leader_end_offset:
+            self.caught_up_ms = now_ms
+        elif fetch.fetch_offset >= self.leader_end_offset:
+            self.caught_up_ms = max(self.caught_up_ms, before_ms)
+        self.leader_end_offset = max(leader_end_offset, self.leader_end_offset)
+        self.noted_fetch_ms = now_ms
+        self.log_end_offset, self.log_start_offset = fetch.fetch_offset, fetch.log_start_offset
+        self.matches = matches
+        if fetch.times is not None and fetch.times is not self.session:
+            # Who begins a session has perhaps lost what it was sent before.
+            self.told_log_start = min(self.told_log_start, fetch.log_start_offset)
+        self.session = fetch.times
+
+    def note_unseen(self, broker_epoch: BrokerEpoch, limit_ms: int, now_ms: int) -> None:
+        """It fetches under a registration that the image doesn't show: that is all that is kept of it, for anybody can invent one."""
+        if now_ms - self.unseen_ms > limit_ms:
+            self.unseen_epoch = UNKNOWN_BROKER_EPOCH
+        self.unseen_epoch, self.unseen_ms = max(broker_epoch, self.unseen_epoch), now_ms
+
+    def may_have_registered(self, revision: Revision, limit_ms: int, now_ms: int) -> bool:
+        """Whether it may have a registration that an image of this revision doesn't show."""
+        return self.unseen_epoch > revision and now_ms - self.unseen_ms <= limit_ms
+
+    def note_idle_until_now(self) -> None:
+        """The leader's log moves on; up to its session's last fetch this follower had all of it."""
+        if self.session is not None:
+            self.caught_up_ms = max(self.caught_up_ms, self.session.last_ms)
+
+    def leave_session(self) -> None:
+        """Its session doesn't speak for it any more."""
+        self.noted_fetch_ms, self.session = self.last_fetch_ms, None
+
+    def forget(self) -> None:
+        """Its registration is over: nothing of what it reported counts. When it fetched last still does."""
+        self.leave_session()
+        self.broker_epoch = UNKNOWN_BROKER_EPOCH
+        self.log_end_offset = self.log_start_offset = UNKNOWN_OFFSET
+        self.told_log_start = self.leader_end_offset = UNKNOWN_OFFSET
+        self.matches = False
+        self.caught_up_ms = NEVER_MS
+
+
+class IsrProposal(msgspec.Struct, eq=False):
+    """An ISR that was proposed in place of the one of `base`. Compared by identity: the same wish may come twice.
+
+    `decided_at` is the revision of the image on which it was decided. `elr` are the eligible leaders beside it (KIP-966).
+    """
+
+    base: PartitionImage
+    decided_at: Revision
+    isr: tuple[BrokerId, ...]
+    isr_epochs: tuple[BrokerEpoch, ...]
+    elr: tuple[BrokerId, ...] = ()
+    elr_epochs: tuple[BrokerEpoch, ...] = ()
+
+
+class Leadership:
+    """The followers, the ISR and the floor of one partition in one leader epoch.
+
+    `state` is the partition as the image shows it; `number` its number within the topic.
+    """
+
+    __slots__ = (
+        "broker_id",
+        "elected_ms",
+        "epoch_start_offset",
+        "floor",
+        "followers",
+        "lag_time_max_ms",
+        "log",
+        "maximal_isr",
+        "number",
+        "proposal",
+        "refused_at",
+        "state",
+        "topic_id",
+    )
+
+    def __init__(  # noqa: PLR0913  a state, by keyword
+        self,
+        *,
+        broker_id: BrokerId,
+        topic_id: TopicId,
+        number: int,
+        log: Log,
+        state: PartitionImage,
+        image: MetadataImage,
+        lag_time_max_ms: int,
+        now_ms: int,
+    ) -> None:
+        """A leadership that begins now (monotonic). Every replica that the image shows unfenced counts as having fetched just now."""
+        self.broker_id = broker_id
+        self.topic_id = topic_id
+        self.number = number
+        self.log = log
+        self.state = state
+        self.lag_time_max_ms = lag_time_max_ms
+        self.elected_ms = now_ms
+        self.epoch_start_offset = log.log_end_offset
+        self.floor = log.log_start_offset
+        """The least log start of who joins the ISR: ours when we were elected, or the largest delete that we have acknowledged since."""
+        self.proposal: IsrProposal | None = None
+        self.refused_at: Revision = -1
+        """The revision of the image on which a proposal was decided that conflicted: nothing is decided on that one again."""
+        self.maximal_isr: frozenset[BrokerId] = frozenset(state.isr)
+        self.followers: dict[BrokerId, FollowerState] = {}
+        for other in state.replicas:
+            if other != broker_id:
+                follower = self.followers[other] = FollowerState()
+                if image.broker_epoch(other) is not None:
+                    follower.noted_fetch_ms = now_ms
+                if other in state.isr:
+                    follower.caught_up_ms = now_ms
+
+    @property
+    def min_insync_replicas(self) -> int:
+        """The topic's `min.insync.replicas`, or all replicas where they are fewer."""
+        return min(self.log.config.min_insync_replicas, len(self.state.replicas))
 
     # What the metadata say
 
@@ -60,10 +245,6 @@ class Leadership(LeadershipState):
         return follower.unseen_epoch == present
 
     # The ISR
-
-    def next_proposal(self, image: MetadataImage, now_ms: int) -> IsrProposal | None:
-        """See `in_sync_replicas`. It becomes `proposal` when `propose` is called."""
-        return in_sync_replicas.next_proposal(self, image, now_ms)
 
     def propose(self, proposal: IsrProposal) -> None:
         """The change is about to be written; from now on its members count too."""
@@ -131,14 +312,15 @@ class Leadership(LeadershipState):
         oldest, since = entries[0]
         return since <= start and fetch.last_fetched_epoch >= oldest
 
-    # Watermarks
-
-    def high_watermark(self, image: MetadataImage, now_ms: int) -> Offset:
-        """How far the high watermark may go; see `in_sync_replicas`."""
-        return in_sync_replicas.high_watermark(self, image, now_ms)
+    # Deletes
 
     def low_watermark(self, image: MetadataImage, now_ms: int) -> Offset:
-        """The smallest log start of all that must have a delete; -1 while one of them hasn't reported its own."""
+        """The smallest log start of all that must have a delete; -1 while one of them hasn't reported its own.
+
+        Also while other replicas are eligible as leaders: they need not have what is deleted now (rule DR3).
+        """
+        if self.state.elr:
+            return UNKNOWN_OFFSET
         lowest = self.log.log_start_offset
         for broker_id, follower in self.followers.items():
             if broker_id in self.maximal_isr or self.is_live(broker_id, follower, image, now_ms):
@@ -146,10 +328,18 @@ class Leadership(LeadershipState):
         return lowest
 
     def is_live(self, broker_id: BrokerId, follower: FollowerState, image: MetadataImage, now_ms: int) -> bool:
-        """Whether this replica may lead by now, as far as we know. A registration that our image doesn't show yet counts as live."""
+        """Whether this replica may lead by now, or believe that it still leads, as far as we know.
+
+        A registration that our image doesn't show yet counts as live. So does a broker that is about to stop and hasn't fetched in this
+        leader epoch: the step that took its leadership took it out of the ISR, and until it sees that, it answers.
+        """
         if follower.may_have_registered(image.revision, self.lag_time_max_ms, now_ms):
             return True
-        return follower.has_fetched_within(self.lag_time_max_ms, now_ms) and image.may_be_in_sync(broker_id, self.topic_id, self.number)
+        if not follower.has_fetched_within(self.lag_time_max_ms, now_ms):
+            return False
+        if follower.log_start_offset == UNKNOWN_OFFSET:
+            return image.replica_is_online(broker_id, self.topic_id, self.number)
+        return image.may_be_in_sync(broker_id, self.topic_id, self.number)
 
     def reported_log_start(self, broker_id: BrokerId, follower: FollowerState, image: MetadataImage, now_ms: int) -> Offset:
         """What this replica has reported under its present registration, else -1."""

@@ -39,7 +39,7 @@ BROKER_DEFAULT: Final = -1
 
 
 class NewTopic(msgspec.Struct, frozen=True):
-    """A topic to be made. `assignments`: (partition, its replicas), as the client lists them, or empty to leave that to the broker."""
+    """A topic to create. `assignments`: (partition, its replicas), as the client lists them, or empty to leave that to the broker."""
 
     name: str
     partition_count: int = BROKER_DEFAULT

@@ -16,14 +16,13 @@ import msgspec
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.delete_records import TO_HIGH_WATERMARK
 from lowtide.protocol.types import NO_LEADER_EPOCH, BrokerEpoch, BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
+from lowtide.replication import in_sync_replicas
 from lowtide.replication.follower_reads import FollowerReads
 from lowtide.replication.leadership import Leadership
 from lowtide.replication.topic_names import INTERNAL_TOPICS
+from lowtide.replication.topic_traffic import TopicTraffic
 from lowtide.storage.log.log import Log, LogConfig
-from lowtide.storage.log.validator import ValidationRules
-
-MAXIMUM_DECOMPRESSED_BYTES = 128 << 20
-"""A compressed batch may not unpack to more: above the largest frame (100 MiB), far below a bomb."""
+from lowtide.storage.log.validation_rules import MAXIMUM_DECOMPRESSED_BYTES, ValidationRules
 
 QUICK_RECORDS = 10_000
 """Also librdkafka's `batch.num.messages`. Records of all sizes are walked at a microsecond and a half each."""
@@ -72,6 +71,7 @@ class Partition:
     """The state of one partition that this broker hosts."""
 
     __slots__ = (
+        "counted_end",
         "follower_reads",
         "in_sync_replicas",
         "is_internal",
@@ -88,6 +88,7 @@ class Partition:
         "rules_without_zstd",
         "topic_id",
         "topic_partition",
+        "traffic",
         "watchers",
     )
 
@@ -99,13 +100,19 @@ class Partition:
         local_broker_id: BrokerId,
         log: Log,
         lag_time_max_ms: int = DEFAULT_LAG_TIME_MAX_MS,
+        traffic: TopicTraffic | None = None,
     ) -> None:
-        """A hosted partition without a leader; `become` tells it who leads. `lag_time_max_ms` is `replica.lag.time.max.ms`."""
+        """A hosted partition without a leader; `become` tells it who leads. `lag_time_max_ms` is `replica.lag.time.max.ms`.
+
+        `traffic` is that of its topic, which its other partitions count in too.
+        """
         self.topic_partition = topic_partition
+        self.traffic = TopicTraffic() if traffic is None else traffic
         self.is_internal = topic_partition.topic in INTERNAL_TOPICS
         self.topic_id = topic_id
         self.local_broker_id = local_broker_id
         self.log = log
+        self.counted_end = log.log_end_offset  # Records below are counted.
         self.leader_id: BrokerId = -1
         self.is_leader = False
         """Whether this broker leads the partition in the current leader epoch."""
@@ -145,6 +152,7 @@ class Partition:
 
         The only replica of a partition has committed all that its log holds.
         """
+        self.count_records()
         leader_epoch = state.leader_epoch
         assert leader_epoch >= self.leader_epoch, f"{self.topic_partition}: leader epoch falls from {self.leader_epoch} to {leader_epoch}"
         changed = leader_epoch != self.leader_epoch or state.leader != self.leader_id
@@ -170,6 +178,13 @@ class Partition:
             self.leadership.follow(state)
         return changed
 
+    def count_records(self) -> None:
+        """Count in the topic's traffic what was appended as leader since the last call: the offsets say it, so no request has to."""
+        end = self.log.log_end_offset
+        if self.is_leader:
+            self.traffic.messages_in += end - self.counted_end
+        self.counted_end = end
+
     def tell(self, change: PartitionChange) -> None:
         """Something has changed that watchers must see."""
         for watcher in list(self.watchers):
@@ -177,7 +192,9 @@ class Partition:
 
     def advance_high_watermark(self, image: MetadataImage, now_ms: int) -> bool:
         """Raise the high watermark as far as the followers allow. Returns whether it rose."""
-        return self.leadership is not None and self.log.advance_high_watermark(self.leadership.high_watermark(image, now_ms))
+        return self.leadership is not None and self.log.advance_high_watermark(
+            in_sync_replicas.high_watermark(self.leadership, image, now_ms)
+        )
 
     @property
     def knows_what_is_committed(self) -> bool:

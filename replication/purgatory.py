@@ -83,6 +83,10 @@ class DelayedOperationPurgatory(Generic[KeyT]):
         """The keys that anything waits for; a view that changes with them, for those who would rather look than ask in vain."""
         return self._watchers
 
+    def operations(self) -> list[DelayedOperation]:
+        """All that wait, in no order."""
+        return [operation for members in self._buckets.values() for operation in members.values()]
+
     def watch(self, operation: DelayedOperation, thresholds: Iterable[tuple[KeyT, int]], deadline_ms: int) -> None:
         """Wait until one of the keys reaches its threshold (inclusive), or the deadline passes.
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lowtide.protocol.errors import ErrorCode
-from lowtide.replication.controller import ControllerSettings, elects_unclean
+from lowtide.replication.controller import ControllerSettings, elects_unclean, min_insync_replicas
 from lowtide.replication.elections import Assignment, Election, assignment_of, elect, living_members
 from lowtide.replication.placement import check_replicas
 from lowtide.replication.refusal import Refusal
@@ -95,7 +95,8 @@ def _decide(
     if reason is not None:
         return Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
     assignment = _reassigned(image, topic, wish.number, partition, wish.replicas)
-    return elect(image, topic.topic_id, wish.number, partition, assignment=assignment)
+    least = min_insync_replicas(topic, settings)
+    return elect(image, topic.topic_id, wish.number, partition, min_insync_replicas=least, assignment=assignment)
 
 
 def _check_factor(partition: PartitionImage, replicas: Sequence[BrokerId]) -> Refusal | None:
@@ -130,7 +131,8 @@ def _cancel(
         text = f"Unable to revert partition assignment for {topic.name}:{number} because it would require an unclean leader election."
         return Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
     election = Election.UNCLEAN if unclean else Election.ONLINE
-    record = elect(image, topic.topic_id, number, partition, election=election, assignment=Assignment(original))
+    least = min_insync_replicas(topic, settings)
+    record = elect(image, topic.topic_id, number, partition, min_insync_replicas=least, election=election, assignment=Assignment(original))
     if record is not None and not record.isr:
         text = f"Unable to revert partition assignment for {topic.name}:{number} because none of its replicas is alive."
         return Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)

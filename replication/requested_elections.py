@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from lowtide.metadata.records import NO_LEADER, PartitionRecord
 from lowtide.protocol.errors import ErrorCode
+from lowtide.replication.controller import ControllerSettings, min_insync_replicas
 from lowtide.replication.elections import Election, elect
 from lowtide.replication.reassignments import PartitionsPlan, find_partition
 from lowtide.replication.refusal import Refusal
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
     from lowtide.metadata.image import MetadataImage, PartitionImage, TopicImage
 
 
-def plan_elections(image: MetadataImage, wanted: Sequence[tuple[str, int]], election: Election) -> PartitionsPlan:
+def plan_elections(
+    image: MetadataImage, wanted: Sequence[tuple[str, int]], election: Election, settings: ControllerSettings
+) -> PartitionsPlan:
     """How to elect leaders for partitions, by topic and number. An unclean election that is asked for needs no configuration.
 
     Refusals: UNKNOWN_TOPIC_OR_PARTITION, ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE.
@@ -30,7 +33,7 @@ def plan_elections(image: MetadataImage, wanted: Sequence[tuple[str, int]], elec
     decided: dict[tuple[str, int], Refusal | None] = {}
     for name, number in dict.fromkeys(wanted):
         found = find_partition(image, name, number)
-        outcome = found if isinstance(found, Refusal) else _decide(image, *found, number, election)
+        outcome = found if isinstance(found, Refusal) else _decide(image, *found, number, election, settings)
         if isinstance(outcome, PartitionRecord):
             topic = image.topics[name]
             changes.add(topic.topic_id, number, topic.partitions[number], outcome)
@@ -39,12 +42,13 @@ def plan_elections(image: MetadataImage, wanted: Sequence[tuple[str, int]], elec
 
 
 def _decide(
-    image: MetadataImage, topic: TopicImage, partition: PartitionImage, number: int, election: Election
+    image: MetadataImage, topic: TopicImage, partition: PartitionImage, number: int, election: Election, settings: ControllerSettings
 ) -> PartitionRecord | Refusal:
     is_preferred = election is Election.PREFERRED
     if partition.leader == partition.replicas[0] if is_preferred else partition.leader != NO_LEADER:
         return Refusal(ErrorCode.ELECTION_NOT_NEEDED, "The partition has the leader that is wanted.")
-    record = elect(image, topic.topic_id, number, partition, election=election)
+    least = min_insync_replicas(topic, settings)
+    record = elect(image, topic.topic_id, number, partition, min_insync_replicas=least, election=election)
     if record is not None and record.leader not in {NO_LEADER, partition.leader}:
         return record
     if is_preferred:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from lowtide.metadata import keys
 from lowtide.metadata.changes import NO_CHANGE, STEP_PARTITIONS, ChangePlan, Step
-from lowtide.metadata.records import LOG_START_REPORTING_LEVEL, FeaturesRecord, encode
+from lowtide.metadata.records import ELIGIBLE_LEADERS_LEVEL, LOG_START_REPORTING_LEVEL, FeaturesRecord, encode
 from lowtide.metadata.store import Compare, Delete, Put
+from lowtide.replication.eligible_leaders import members_of
 from lowtide.replication.steps import MAX_STEP_COMPARES
 
 if TYPE_CHECKING:
@@ -15,13 +16,11 @@ if TYPE_CHECKING:
     from lowtide.metadata.image import MetadataImage
     from lowtide.protocol.types import BrokerId
 
-_AGREED: Final = FeaturesRecord(log_start_reporting=1)
-
 
 def plan_sweep(image: MetadataImage) -> ChangePlan:
     """Delete partitions that no topic counts and that were written before this controller was elected: none is being created.
 
-    A creation or growth by an earlier controller can't go on, for its fence is gone; one by this controller has newer revisions. Each is
+    A creation or growth by an earlier controller cannot continue, its fence is gone; one by this controller has newer revisions. Each is
     compared: a growth of its topic may write it again at any time.
     """
     leftovers = [
@@ -41,6 +40,8 @@ def plan_sweep(image: MetadataImage) -> ChangePlan:
 def plan_sweep_of_marks(image: MetadataImage) -> ChangePlan:
     """Delete the marks of stale replicas (rule DR8) that no in-sync set needs any more: a member counts as stale only if it is older.
 
+    So does an eligible leader.
+
     Who isn't a member now can become one only under a registration that is newer than the mark.
     """
     steps = []
@@ -59,9 +60,7 @@ def _is_needed(image: MetadataImage, broker_id: BrokerId, mark: StaleMark) -> bo
             continue
         for number in sorted(numbers):
             partition = topic.partitions[number] if number < len(topic.partitions) else None
-            if partition is None or broker_id not in partition.isr:
-                continue
-            if partition.isr_epochs[partition.isr.index(broker_id)] < mark.revision:
+            if partition is not None and members_of(partition).get(broker_id, mark.revision) < mark.revision:
                 return True
     return False
 
@@ -77,11 +76,18 @@ def plan_sweep_of_tombstones(image: MetadataImage) -> ChangePlan:
 
 
 def plan_features(image: MetadataImage) -> ChangePlan:
-    """Agree that followers report their log starts, once every registered broker can. It is never taken back (KIP-107)."""
-    if image.log_start_reporting or not image.brokers:
+    """Agree on what every registered broker can do: to report log starts (KIP-107), to know eligible leaders (KIP-966).
+
+    It is never taken back.
+    """
+    if image.has_eligible_leaders or not image.brokers:
         return NO_CHANGE
-    if any(broker.metadata_level < LOG_START_REPORTING_LEVEL for broker in image.brokers.values()):
+    level = min(broker.metadata_level for broker in image.brokers.values())
+    wanted = FeaturesRecord(
+        max(image.features.log_start_reporting, int(level >= LOG_START_REPORTING_LEVEL)), int(level >= ELIGIBLE_LEADERS_LEVEL)
+    )
+    if wanted == image.features:
         return NO_CHANGE
     compares = [Compare(keys.FEATURES, "modify", "==", image.features_revision)]
     compares += [Compare(keys.broker(broker_id), "create", "==", broker.epoch) for broker_id, broker in sorted(image.brokers.items())]
-    return ChangePlan((Step((Put(keys.FEATURES, encode(_AGREED)),), tuple(compares[:MAX_STEP_COMPARES])),))
+    return ChangePlan((Step((Put(keys.FEATURES, encode(wanted)),), tuple(compares[:MAX_STEP_COMPARES])),))

@@ -4,7 +4,7 @@ New partitions get no replicas on it any more. Partitions that it has keep it as
 their in-sync sets when it died.
 
 Pure: an image and a wish go in, a plan of changes or a refusal comes out.
-Source: Kafka's `ReplicationControlManager.unregisterBroker`. Unlike there, a broker that is alive is refused: it would go on serving.
+Source: Kafka's `ReplicationControlManager.unregisterBroker`. Unlike there, a broker that is alive is refused: it would continue to serve.
 """
 
 from __future__ import annotations

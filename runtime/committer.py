@@ -28,7 +28,9 @@ from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
+from lowtide.runtime.clock import SystemClock
 from lowtide.runtime.completions import Completions, call_all
+from lowtide.runtime.durations import Durations
 from lowtide.runtime.filesystem import FailureKind, FileSystem, Syncable, failure_kind, is_passing
 from lowtide.runtime.random import Random
 from lowtide.runtime.threads import start_thread
@@ -75,8 +77,35 @@ class Committer(Protocol):
         ...
 
 
+class CommitFigures:
+    """What a committer has done since it began. Rounds that sync nothing have no time."""
+
+    __slots__ = ("answered", "rounds", "submitted", "syncs")
+
+    def __init__(self) -> None:
+        self.submitted = self.answered = 0
+        """Barriers; the difference is those that wait, and those of the round that is carried out."""
+        self.syncs = 0
+        """Files and directories that were synced."""
+        self.rounds = Durations()
+
+    def note(self, barriers: int, syncs: int, took_ns: int) -> None:
+        """A round has been carried out."""
+        self.answered += barriers
+        if syncs:
+            self.syncs += syncs
+            self.rounds.add(took_ns)
+
+
+class MeasuredCommitter(Committer, Protocol):
+    """A committer that says how it does."""
+
+    @property
+    def figures(self) -> CommitFigures: ...
+
+
 class _NoDescriptorError(Exception):
-    """There was no descriptor for what a sync has to open. Nothing was tried: the round goes on from here later."""
+    """There was no descriptor for a file that a sync must open. Nothing was tried: the round continues from here later."""
 
 
 class _Round:
@@ -91,6 +120,11 @@ class _Round:
         self._last_error: OSError | None = None
         self.outcomes: list[OSError | None] = [None] * len(barriers)
         self.failure: OSError | None = None
+
+    @property
+    def syncs(self) -> int:
+        """Files and directories that were synced."""
+        return len(self._files) + len(self._directories)
 
     def run(self) -> bool:
         """Fill `outcomes`; `failure` is set if the disk can be trusted no more. Returns False where it has to be run again, later."""
@@ -178,6 +212,7 @@ class ThreadCommitter:
         self._filesystem = filesystem
         self._completions = Completions(loop)
         self._submitted: queue.SimpleQueue[tuple[Barrier, OnDone] | None] = queue.SimpleQueue()
+        self.figures = CommitFigures()
         self._failure: OSError | None = None
         self._closing = self._closed = False
         # A daemon, so that a broker that dies of an exception does not hang at exit on a thread that is not stopped any more.
@@ -186,6 +221,7 @@ class ThreadCommitter:
 
     def submit(self, barrier: Barrier, on_done: OnDone) -> None:
         assert not self._closed, self._thread.name
+        self.figures.submitted += 1
         self._submitted.put((barrier, on_done))
 
     def close(self) -> None:
@@ -216,7 +252,7 @@ class ThreadCommitter:
 
     def _commit(self, barriers: list[Barrier]) -> list[OSError | None]:
         if self._failure is None:
-            this_round = _Round(self._filesystem, barriers)
+            this_round, began_ns = _Round(self._filesystem, barriers), SystemClock.monotonic_ns()
             try:
                 self._run_round(this_round)
             except Exception as bug:  # noqa: BLE001 - whatever it is, the waiting callers must get it
@@ -224,7 +260,9 @@ class ThreadCommitter:
                 self._failure.__cause__ = bug
             else:
                 self._failure = this_round.failure
+                self.figures.note(len(barriers), this_round.syncs, SystemClock.monotonic_ns() - began_ns)
                 return this_round.outcomes
+        self.figures.note(len(barriers), 0, 0)
         return [self._failure] * len(barriers)
 
     def _run_round(self, this_round: _Round) -> None:
@@ -259,11 +297,15 @@ class SimulatedCommitter:
         self._round: _Round | None = None
         self._outcomes: list[OSError | None] = []
         self._step: asyncio.TimerHandle | asyncio.Handle | None = None
+        self._began_s = 0.0
+        self._syncs = 0
+        self.figures = CommitFigures()
         self._failure: OSError | None = None
         self._closing = self._closed = False
 
     def submit(self, barrier: Barrier, on_done: OnDone) -> None:
         assert not self._closed
+        self.figures.submitted += 1
         self._submitted.append((barrier, on_done))
         if self._step is None and not self._closing:
             self._step = self._loop.call_soon(self._begin_round)
@@ -288,6 +330,7 @@ class SimulatedCommitter:
     def _begin_round(self) -> None:
         self._taken = list(self._submitted)
         self._submitted.clear()
+        self._began_s = self._loop.time()
         delay_ms = self._random.uniform(*self.delay_range_ms)
         until_effect_ms = self._random.random() * delay_ms
         self._step = self._loop.call_later(until_effect_ms / 1000, self._take_effect, delay_ms - until_effect_ms)
@@ -316,6 +359,7 @@ class SimulatedCommitter:
             return None
         done, self._round = self._round, None
         self._failure = done.failure
+        self._syncs = done.syncs
         return done.outcomes
 
     def _commit_to_the_end(self) -> list[OSError | None]:
@@ -330,6 +374,9 @@ class SimulatedCommitter:
         return done.outcomes
 
     def _answer(self) -> None:
+        took_ns = round((self._loop.time() - self._began_s) * 1e6) * 1000
+        syncs, self._syncs = self._syncs, 0
+        self.figures.note(len(self._taken), syncs, took_ns)
         calls = [(on_done, outcome) for (_, on_done), outcome in zip(self._taken, self._outcomes, strict=True)]
         self._taken, self._outcomes = [], []
         call_all(self._loop, calls)

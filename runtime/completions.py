@@ -12,7 +12,7 @@ Call: TypeAlias = tuple[Callable[[Any], None], Any]
 
 
 def call_all(loop: asyncio.AbstractEventLoop, calls: Iterable[Call]) -> None:
-    """Make the calls; one that raises is reported as asyncio reports a failing callback, and keeps no other from being made."""
+    """Make the calls; one that raises is reported as asyncio reports a failing callback, and does not prevent the others."""
     for function, argument in calls:
         try:
             function(argument)

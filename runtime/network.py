@@ -17,7 +17,7 @@ ProtocolT = TypeVar("ProtocolT", bound=asyncio.BaseProtocol)
 
 
 class BoundSocket(Protocol):
-    """A listening socket, as far as anybody asks."""
+    """The used part of a listening socket."""
 
     def getsockname(self) -> Any:
         """Return the address: a tuple whose second member is the port, and whose others depend on the family."""

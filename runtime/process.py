@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 
 def environment() -> Mapping[str, str]:
@@ -16,6 +16,17 @@ def environment() -> Mapping[str, str]:
 def host_name() -> str:
     """The name of this machine, which other machines may or may not know it by."""
     return socket.gethostname()
+
+
+def read_some(descriptor: int) -> bytes:
+    """What a terminal or pipe has, at most some bytes of it; empty at its end."""
+    return os.read(descriptor, 64)
+
+
+def standard_input(piece_bytes: int) -> Iterator[bytes]:
+    """Standard input, in pieces of what is there, until its end. Errors: OSError."""
+    while piece := os.read(0, piece_bytes):
+        yield piece
 
 
 def raise_open_file_limit() -> int:

@@ -4,9 +4,7 @@ Code written for asyncio (tasks, futures, timeouts, protocols, streams) runs on 
 event: `trace_digest` proves it. Waiting costs nothing, for the clock jumps to the next timer. When nothing is scheduled and nothing
 will ever happen, the loop raises instead of hanging. Threads have no place here: what would bring one in raises too.
 
-A `SimulatedNode` is a process on a host of that name. What it starts, and everything started from there, belongs to it by way of
-`contextvars`; `kill` stops all of that between two callbacks, as SIGKILL does, running no `finally`. A node of the same name may start
-again. `pause` and `resume` are SIGSTOP and SIGCONT: what would have run meanwhile runs afterwards, and timers ring late.
+A `SimulatedNode` (`simulated_node.py`) is a process on a host of that name.
 
 What a run must not depend on, because no seed governs it: the order of sets of strings, `id`, and when cycles are collected.
 """
@@ -20,13 +18,13 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
-from contextvars import Context, ContextVar, copy_context
+from contextvars import Context, copy_context
 from typing import Any, Final, NoReturn, ParamSpec, TypeVar, TypeVarTuple
 
 from lowtide.runtime.filesystem.memory import SimulatedCrashError
 from lowtide.runtime.random import Random
-from lowtide.runtime.simulated_hosts import HostLoop
 from lowtide.runtime.simulated_network import LOCAL_HOST, SimulatedNetwork, SimulatedServer, unsupported
+from lowtide.runtime.simulated_node import NodeLoop, SimulatedNode, current_node, node_in
 from lowtide.runtime.simulated_transport import SimulatedTransport
 
 T = TypeVar("T")
@@ -49,71 +47,12 @@ CANCELLED_TIMERS_MIN: Final = 100
 CANCELLED_TIMERS_SHARE: Final = 0.5
 """Cancelled timers are forgotten when they are more than this share of so many. Source: BaseEventLoop."""
 
-# Which process the running code belongs to; None is the simulation itself.
-_CURRENT_NODE: Final[ContextVar[SimulatedNode | None]] = ContextVar("current_node", default=None)
-
 
 class SimulatedDeadlockError(RuntimeError):
     """What the simulation waits for cannot come any more, or has not come within the limits of this module."""
 
 
-class SimulatedNode:
-    """A process on the host `name`, with tasks and connections of its own. Created by `SimulatedLoop.start_node`."""
-
-    def __init__(self, loop: SimulatedLoop, name: str) -> None:
-        self.name = name
-        self.is_alive = True
-        self.transports: dict[SimulatedTransport, None] = {}
-        # What would have run since the process was stopped; None while it isn't.
-        self.parked: list[asyncio.Handle] | None = None
-        self._loop = loop
-        self._context = Context()
-        self._context.run(_CURRENT_NODE.set, self)
-
-    def __repr__(self) -> str:
-        return f"<SimulatedNode {self.name}{'' if self.is_alive else ' dead'}>"
-
-    @property
-    def is_paused(self) -> bool:
-        """Whether the process is stopped for a while."""
-        return self.parked is not None
-
-    def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call the function as a part of this process, and return what it returns."""
-        assert self.is_alive, self
-        return self._context.copy().run(function, *args, **kwargs)
-
-    def spawn(self, coro: Coroutine[Any, Any, T], *, name: str | None = None) -> asyncio.Task[T]:
-        """Start the coroutine as a task of this process. If the process dies, the task never ends."""
-        assert self.is_alive, self
-        return self._loop.create_task(coro, name=name, context=self._context.copy())
-
-    def kill(self, *, silently: bool = False) -> None:
-        """Kill the process: nothing of it runs any more, not even `finally`; its connections end. A second call does nothing.
-
-        With `silently` the machine dies too: peers get no answer until a node of this name starts, and until then connecting to it
-        times out. Killing the process from within ends it when the running callback returns.
-        """
-        if self.is_alive:
-            self.is_alive = False
-            self._loop.on_node_killed(self, silently=silently)
-
-    def pause(self) -> None:
-        """Stop the process: nothing of it runs until `resume`, though its sockets still take what comes. A second call does nothing.
-
-        Pausing it from within stops it when the running callback returns.
-        """
-        if self.is_alive and self.parked is None:
-            self.parked = self._loop.on_node_paused(self)
-
-    def resume(self) -> None:
-        """Let it go on, with everything that is due. Does nothing for a process that isn't paused."""
-        if self.parked is not None:
-            parked, self.parked = self.parked, None
-            self._loop.on_node_resumed(self, parked)
-
-
-class SimulatedLoop(HostLoop):
+class SimulatedLoop(NodeLoop):
     """An event loop on virtual time. Everything that chance decides in loop and network comes from `seed`."""
 
     # Of BaseEventLoop, and unknown to the type checker.
@@ -157,12 +96,12 @@ class SimulatedLoop(HostLoop):
 
     def current_host(self) -> str:
         """Return the host that the running code is on."""
-        node = _CURRENT_NODE.get()
+        node = current_node()
         return LOCAL_HOST if node is None else node.name
 
     def node_of(self, context: Context) -> SimulatedNode | None:
         """Return the process that code running in the context belongs to."""
-        return context.get(_CURRENT_NODE)
+        return node_in(context)
 
     def on_node_killed(self, node: SimulatedNode, *, silently: bool) -> None:
         """Stop everything that belongs to the node."""
@@ -341,7 +280,7 @@ class SimulatedLoop(HostLoop):
 
     def _on_task_done(self, task: asyncio.Task[Any]) -> None:
         node = self._tasks.pop(task)
-        error = None if task.cancelled() else task._exception  # noqa: SLF001 - exception() would count as heard
+        error = None if task.cancelled() else task._exception  # noqa: SLF001 - exception() would mark it as retrieved
         if error is not None:
             if isinstance(error, SimulatedCrashError) or (node is not None and not node.is_alive):
                 task.exception()
@@ -394,9 +333,9 @@ class SimulatedLoop(HostLoop):
 
 
 def _node_of_handle(handle: asyncio.Handle) -> SimulatedNode | None:
-    # There is no public way to a handle's context, and the type checker has not heard of it.
+    # There is no public way to a handle's context, and the type checker does not know it.
     context: Context = handle._context  # type: ignore[attr-defined]  # noqa: SLF001
-    return context.get(_CURRENT_NODE)
+    return node_in(context)
 
 
 def _nothing(loop: SimulatedLoop) -> asyncio.Handle:

@@ -20,7 +20,8 @@ from typing import Any, Final, TypeVar
 
 from lowtide.runtime.random import Random
 from lowtide.runtime.simulated_hosts import Host, HostLoop
-from lowtide.runtime.simulated_transport import Address, Direction, Segment, SimulatedTransport
+from lowtide.runtime.simulated_transport import Address, SimulatedTransport
+from lowtide.runtime.simulated_wire import Direction, Segment
 
 ProtocolT = TypeVar("ProtocolT", bound=asyncio.BaseProtocol)
 

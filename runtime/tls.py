@@ -30,7 +30,7 @@ class TlsSettings(msgspec.Struct, frozen=True, kw_only=True):
     key_password: str | None = None
     check_host_name: bool = True
     check_certificate: bool = True
-    """Without it anybody may answer: for tests only."""
+    """Without it any server is accepted: for tests only."""
     ciphers: str | None = None
     """In OpenSSL's form; for TLS 1.2 and older."""
     minimum_version: str | None = None
@@ -41,7 +41,7 @@ class TlsSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TlsError(ValueError):
-    """A context that can't be made: one sentence, without secrets."""
+    """A context that cannot be created: one message, without secrets."""
 
 
 def client_context(settings: TlsSettings) -> ssl.SSLContext:

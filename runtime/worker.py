@@ -76,6 +76,22 @@ class ThreadWorker:
             del job, work, on_done
 
 
+async def done_by(worker: Worker, work: Callable[[], T]) -> T:
+    """What `work` returns, done elsewhere. Errors: whatever it raises."""
+    answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+    def on_done(outcome: T | BaseException) -> None:
+        if answer.done():
+            return
+        if isinstance(outcome, BaseException):
+            answer.set_exception(outcome)
+        else:
+            answer.set_result(outcome)
+
+    worker.submit(work, on_done)
+    return await answer
+
+
 class SimulatedWorker:
     """The same on virtual time: work is done, and answered, after delays within `delay_range_ms`, settable at any time."""
 

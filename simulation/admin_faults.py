@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
+from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -19,7 +20,6 @@ from lowtide.protocol.messages.delete_records import DeleteRecordsPartition, Del
 from lowtide.protocol.messages.delete_topics import DeleteTopicsRequest
 from lowtide.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersTopicPartitions
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from lowtide.protocol.records import build_batch
 from lowtide.protocol.types import TopicPartition
 from lowtide.simulation.client import WireClient
 from lowtide.simulation.cluster_world import OLD_VERSION_KEY, ClusterWorld
@@ -215,7 +215,7 @@ def _check_anew(cluster: ClusterWorld, former_id: bytes) -> None:
         return
     cluster.effects["topic created again"] += 1
     for machine in cluster.machines:
-        watch = cluster.invariants.replica(machine.broker_id, topic.topic_id, 0)
+        watch = cluster.invariants.watches.find(machine.broker_id, topic.topic_id, 0)
         if watch is not None and (watch.log_start or watch.log_end):
             cluster.chronicle.violate(f"D11: {watch.name} is new, starts at {watch.log_start} and ends at {watch.log_end}")
 

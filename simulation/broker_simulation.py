@@ -14,6 +14,7 @@ import asyncio
 import errno
 import logging
 from collections import Counter
+from contextlib import closing
 from itertools import pairwise
 from typing import Any
 
@@ -27,7 +28,8 @@ from lowtide.runtime.committer import SimulatedCommitter
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.runtime.heavy_work import SimulatedHeavyWorker
 from lowtide.runtime.random import Random
-from lowtide.runtime.simulated_loop import SimulatedLoop, SimulatedNode
+from lowtide.runtime.simulated_loop import SimulatedLoop
+from lowtide.runtime.simulated_node import SimulatedNode
 from lowtide.runtime.worker import SimulatedWorker
 from lowtide.simulation.client import WireClient
 from lowtide.simulation.history import HistoryError
@@ -317,7 +319,7 @@ class CheckedLoop(SimulatedLoop):
     after_pass: Any = None
 
     def advance(self, timeout_s: float | None) -> None:
-        """Check, then let time go on."""
+        """Check, then let time continue."""
         if self.after_pass is not None:
             self.after_pass()
         super().advance(timeout_s)
@@ -332,15 +334,13 @@ def _raise_failures(loop: SimulatedLoop) -> None:
 
 def simulate(seed: int, *, lives: int = 3) -> Simulation:
     """Run one seed to its end. Errors: HistoryError, or whatever broke; each names the seed."""
-    loop = CheckedLoop(seed)
-    simulation = Simulation(loop, seed, flush_each_append=seed % 2 == 1)
-    loop.after_pass = simulation.check
-    try:
-        loop.run_until_complete(simulation.run(lives))
-        _raise_failures(loop)
-    except BaseException as error:
-        error.add_note(f"seed {seed}, at virtual time {loop.time():.6f} s, life {simulation.lives}, faults {dict(simulation.faults)}")
-        raise
-    finally:
-        loop.close()
+    with closing(CheckedLoop(seed)) as loop:
+        simulation = Simulation(loop, seed, flush_each_append=seed % 2 == 1)
+        loop.after_pass = simulation.check
+        try:
+            loop.run_until_complete(simulation.run(lives))
+            _raise_failures(loop)
+        except BaseException as error:
+            error.add_note(f"seed {seed}, at virtual time {loop.time():.6f} s, life {simulation.lives}, faults {dict(simulation.faults)}")
+            raise
     return simulation

@@ -16,6 +16,8 @@ from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.network import connect
 
 if TYPE_CHECKING:
+    import ssl
+
     from lowtide.protocol.schema import ApiMessage
 
 ConnectionLostError = ConnectionFailedError
@@ -26,10 +28,10 @@ class WireClient(Connection):
     """A connection to one broker. Opened by `connect`."""
 
     @classmethod
-    async def connect(cls, host: str, port: int) -> Self:
-        """A connected client. Errors: OSError."""
+    async def connect(cls, host: str, port: int, tls: ssl.SSLContext | None = None) -> Self:
+        """A connected client, with `tls` over an encrypted connection. Errors: OSError."""
         clock = SimulatedClock(asyncio.get_running_loop())
-        _, client = await connect(lambda: cls(Address(host, port), "test", clock), host, port)
+        _, client = await connect(lambda: cls(Address(host, port), "test", clock), host, port, tls=tls)
         return client
 
     @property

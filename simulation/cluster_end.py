@@ -13,9 +13,11 @@ from typing import Final
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import Offset
 from lowtide.replication.controller import ControllerSettings, elects_unclean
+from lowtide.replication.eligible_leaders import members_of
 from lowtide.runtime.random import Random
-from lowtide.simulation.cluster_load import Deleter, PartitionLoad, Producer
+from lowtide.simulation.cluster_load import PartitionLoad
 from lowtide.simulation.cluster_world import ClusterWorld
+from lowtide.simulation.partition_actors import Deleter, Producer
 from lowtide.simulation.shared_store import REQUEST_TIMEOUT_S
 
 WRITABLE_WITHIN_S: Final = 15.0
@@ -73,19 +75,18 @@ async def check_end(cluster: ClusterWorld, check_work: Callable[[], Awaitable[No
     await check_work()
     for machine in cluster.machines:
         replicas = None if machine.broker is None else machine.broker.replicas
-        if replicas is not None and (waiting := len(replicas.deletes) + len(replicas.log_starts)):
+        if replicas is not None and (waiting := len(replicas.waiting.deletes) + len(replicas.waiting.log_starts)):
             cluster.chronicle.violate(f"D13: {waiting} deletes still wait on {machine.host}")
 
 
 def can_be_led(cluster: ClusterWorld, topic_name: str, number: int) -> bool:
-    """Whether any replica may lead, or some member of the ISR has lost nothing; of a topic that isn't made yet it will be so."""
+    """Whether any replica may lead, or some member of the ISR or the ELR has lost nothing; of a topic that isn't made yet it will be so."""
     topic = cluster.shared.image.topics.get(topic_name)
     if topic is None:
         return True
     state = topic.partitions[number]
     return elects_unclean(topic, ControllerSettings(elects_unclean=cluster.unclean)) or any(
-        cluster.invariants.is_sound(member, topic.topic_id, number, epoch)
-        for member, epoch in zip(state.isr, state.isr_epochs, strict=True)
+        cluster.invariants.promises.is_sound(member, topic.topic_id, number, epoch) for member, epoch in members_of(state).items()
     )
 
 
@@ -119,8 +120,8 @@ def _is_equal(cluster: ClusterWorld, load: PartitionLoad) -> bool:
     """
     topic = cluster.shared.image.topics[load.topic]
     state = topic.partitions[load.partition]
-    watches = [cluster.invariants.replica(broker_id, topic.topic_id, load.partition) for broker_id in state.replicas]
-    leader = cluster.invariants.replica(state.leader, topic.topic_id, load.partition)
+    watches = [cluster.invariants.watches.find(broker_id, topic.topic_id, load.partition) for broker_id in state.replicas]
+    leader = cluster.invariants.watches.find(state.leader, topic.topic_id, load.partition)
     if leader is None or leader.seen[1] != leader.seen[2]:
         return False
     return all(watch is not None and watch.seen[1:] == leader.seen[1:] and watch.seen[0] >= leader.seen[0] for watch in watches)

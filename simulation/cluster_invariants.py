@@ -2,69 +2,40 @@
 
 The checker is omniscient: it reads the logs of all brokers, their knowledge of each other, and the metadata store itself. What it says of
 clients is in `cluster_history`, of waiting deletes in `parked_deletes`.
+An eligible leader (KIP-966) is to have what a member of the ISR has.
 
 Checked (letters of the invariants): D5, D6 and P6 of each log; D8 every member of the ISR has every acknowledged delete; P1 committed
-batches are the same on all replicas, unless each compacts them by itself; P2 a member of the ISR under its present registration has
+batches are the same on all replicas, unless each compacts or erases them; P2 a member of the ISR under its present registration has
 everything that was committed; P3 a leader epoch has one leader; S5 no segment above the log start is gone; rule DR3 as seen from outside:
-no live replica lacks an acknowledged delete; rule DR8: a directory that lost deletes isn't elected, nor one that lost records while
-another has them.
+no live replica lacks an acknowledged delete. Elections are judged by `cluster_promises` (P4, rule DR8).
 
-Records may be lost where nothing was promised: see `on_power_cut`. Of such a partition only deletes are checked from then on, and after an
+Records may be lost where nothing was promised (`cluster_promises`). Of such a partition only deletes are checked from then on, and after an
 unclean election only those that were asked for since. At the end of a run, when all replicas are the same again, everything holds again
 (`restore`), and P1 is looked at from the first byte on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Sequence
 from itertools import pairwise
-from typing import Final, TypeAlias
+from typing import Final
 
 from lowtide.metadata.image import MetadataImage, PartitionImage, TopicImage
 from lowtide.metadata.store import Batch
 from lowtide.protocol.records import iterate_batches
-from lowtide.protocol.types import BrokerId, Offset, TopicId, TopicPartition
+from lowtide.protocol.types import BrokerId, Offset, TopicId
+from lowtide.replication.eligible_leaders import members_of
 from lowtide.simulation.chronicle import Chronicle
-from lowtide.simulation.cluster_load import PartitionLoad
+from lowtide.simulation.cluster_promises import ClusterPromises, Committed, Key
+from lowtide.simulation.loaded_partition import LoadedPartition
 from lowtide.simulation.machines import Machine
 from lowtide.simulation.parked_deletes import ParkedDeletes
+from lowtide.simulation.replica_watch import ReplicaWatch, ReplicaWatches
 from lowtide.simulation.shared_store import PREFIX, SharedStore
-from lowtide.simulation.transaction_invariants import CommittedTransactions
 from lowtide.storage.directory.log_manager import LogManager
 from lowtide.storage.log.log import Log
 
-Key: TypeAlias = tuple[TopicId, int]
-
 _CHUNK_BYTES: Final = 1 << 20
-
-
-class ReplicaWatch:
-    """What was seen of one replica's log on one disk, over all lives."""
-
-    __slots__ = ("checked_to", "directory_changes", "has_holes", "log", "log_end", "log_start", "name", "seen")
-
-    def __init__(self, name: str, directory_changes: int) -> None:
-        self.name = name
-        self.directory_changes = directory_changes
-        self.log: Log | None = None
-        self.log_start = 0
-        self.log_end = 0
-        self.checked_to = 0
-        self.seen = (-1, -1, -1)
-        self.has_holes = False
-        """Records may have gone for the sake of later ones that were lost: that was no promise, and there is no promise from it."""
-
-
-class Committed:
-    """What is known of the committed part of a partition."""
-
-    __slots__ = ("batches", "end", "is_void", "transactions")
-
-    def __init__(self) -> None:
-        self.batches: dict[Offset, tuple[int, int, Offset]] = {}
-        self.transactions = CommittedTransactions()
-        self.end = 0
-        self.is_void = False
 
 
 class ClusterInvariants:
@@ -81,24 +52,15 @@ class ClusterInvariants:
     ) -> None:
         """`flushes`: each append is flushed before it counts. `unclean`: a replica that lacks records may be elected."""
         self.machines = {machine.broker_id: machine for machine in machines}
-        self.loads: dict[str, dict[int, PartitionLoad]] = {}
-        self.on_void: Callable[[str, int], None] = _ignore
-        """Called with each partition that may have lost records."""
+        self.watches = ReplicaWatches(self.machines)
+        self.promises = ClusterPromises(self.watches, shared, chronicle, flushes=flushes, unclean=unclean)
         self.checks = 0
         self.parked = ParkedDeletes(self.machines, chronicle)
         self._shared = shared
         self._chronicle = chronicle
-        self._flushes = flushes
-        self._unclean = unclean
-        self._watches: dict[tuple[BrokerId, TopicId, int], ReplicaWatch] = {}
         self._entries: dict[BrokerId, tuple[object, int, list[ReplicaWatch]]] = {}
-        self._committed: dict[Key, Committed] = {}
         self._owners: dict[tuple[TopicId, int, int], tuple[BrokerId, int]] = {}
         self._images: dict[BrokerId, int] = {}
-        self._lossy: dict[BrokerId, int] = {}
-        self._replaced: dict[BrokerId, int] = {}
-        self._replaced_s: dict[BrokerId, float] = {}
-        self._voided_s: dict[Key, float] = {}
         self._looks_at_all = True
         self._follows_store = True
         self._last_image = shared.image
@@ -137,7 +99,7 @@ class ClusterInvariants:
         entry = self._entries.get(machine.broker_id)
         logs = manager.logs
         if entry is None or entry[0] is not manager or entry[1] != len(logs):
-            entry = (manager, len(logs), [self._watch(machine, log) for log in logs.values()])
+            entry = (manager, len(logs), [self.watches.of(machine, log) for log in logs.values()])
             self._entries[machine.broker_id] = entry
         elif not may_have_changed:
             return
@@ -157,75 +119,49 @@ class ClusterInvariants:
         self._last_image = self._shared.image
 
     def follow_store(self) -> None:
-        """The store was brought forward, and no broker runs: all logs and members are checked again.
-
-        Epochs count from the beginning, and members of ISRs were chosen by what their logs have. That may lack what no replica had flushed.
-        """
-        for topic in self._last_image.topics.values():
-            known = self._shared.image.topic_by_id(topic.topic_id)
-            for number, state in enumerate(() if known is None else topic.partitions):
-                members = zip(state.isr, state.isr_epochs, strict=True)
-                if all(epoch <= self._lossy.get(member, -1) for member, epoch in members):
-                    leader = known.partitions[number].isr[0]  # type: ignore[union-attr]
-                    self._on_lossy_leader(leader, topic, number)
-        self._lossy.clear()
-        self._replaced.clear()
+        """The store was brought forward, and no broker runs: all logs and members are checked again."""
+        self.promises.on_store_brought_forward(self._last_image)
         self._follows_store = self._looks_at_all = self._dirty = True
         self._images.clear()
         self._entries.clear()
 
-    def replica(self, broker_id: BrokerId, topic_id: TopicId, number: int) -> ReplicaWatch | None:
-        """What is known of a replica, if anything was seen of it on its present disk."""
-        watch = self._watches.get((broker_id, topic_id, number))
-        return None if watch is None or watch.directory_changes != self.machines[broker_id].directory_changes else watch
-
-    def committed(self, topic_id: TopicId, number: int) -> Committed:
-        """What is known of a partition."""
-        return self._committed.setdefault((topic_id, number), Committed())
-
-    def is_sound(self, broker_id: BrokerId, topic_id: TopicId, number: int, member_epoch: int) -> bool:
-        """Whether a member of an ISR since `member_epoch` is on the disk that it was on, and not marked as stale."""
-        return member_epoch > self._replaced.get(broker_id, -1) and not self._shared.image.is_stale(
-            broker_id, topic_id, number, member_epoch
-        )
-
     # Reported by others
 
-    def on_delete_acknowledged(self, load: PartitionLoad, broker_id: BrokerId, offset: Offset, sent_s: float) -> None:
+    def on_delete_acknowledged(self, load: LoadedPartition, broker_id: BrokerId, offset: Offset, sent_s: float) -> None:
         """See `DeleteObserver`."""
         self._dirty = True
         topic = self._shared.image.topics.get(load.topic) if self._follows_store else None
-        if topic is None or self._is_void_since(topic, load.partition, sent_s):
+        if topic is None or self.promises.is_void_since(topic, load.partition, sent_s):
             return
         if not self._shared.image.log_start_reporting:
             self._violate(f"rule DR3: a delete of {load.history.name} was acknowledged while followers don't tell their log starts")
         for other, reason in self.parked.live_since(broker_id, topic, load.partition, sent_s):
-            watch = self.replica(other, topic.topic_id, load.partition)
-            is_this_disk = self._replaced.get(other, -1) < (self._shared.image.broker_epoch(other) or 0)
+            watch = self.watches.find(other, topic.topic_id, load.partition)
+            is_this_disk = self.promises.has_disk_since(other, self._shared.image.broker_epoch(other) or 0)
             if watch is not None and watch.log_start < offset and is_this_disk:
                 self._violate(
                     f"rule DR3: a delete of {load.history.name} to {offset} was acknowledged by broker {broker_id}, and broker {other} "
                     f"({reason}) starts at {watch.log_start}"
                 )
 
-    def on_leader_only_delete(self, load: PartitionLoad, broker_id: BrokerId, offset: Offset, sent_s: float) -> None:
+    def on_leader_only_delete(self, load: LoadedPartition, broker_id: BrokerId, offset: Offset, sent_s: float) -> None:
         """See `DeleteObserver`. An answer may have been on its way since its broker had another disk."""
         topic = self._shared.image.topics.get(load.topic) if self._follows_store else None
-        if topic is None or self._is_void_since(topic, load.partition, sent_s) or sent_s <= self._replaced_s.get(broker_id, -1.0):
+        if topic is None or self.promises.is_void_since(topic, load.partition, sent_s) or not self.promises.had_disk_at(broker_id, sent_s):
             return
-        watch = self.replica(broker_id, topic.topic_id, load.partition)
+        watch = self.watches.find(broker_id, topic.topic_id, load.partition)
         if watch is not None and watch.log_start < offset:
             self._violate(f"D2: broker {broker_id} says that {load.history.name} is deleted to {offset}, and starts at {watch.log_start}")
 
-    def on_power_cut(self, machine: Machine) -> None:
-        """What was not flushed may be gone: until it joins the ISR again, this broker may lack committed records."""
-        self._lossy[machine.broker_id] = self._shared.image.revision
-
     def on_disk_replaced(self, machine: Machine) -> None:
         """Everything may be gone, deletes too."""
-        self._replaced[machine.broker_id] = self._lossy[machine.broker_id] = self._shared.image.revision
-        self._replaced_s[machine.broker_id] = self._shared.loop.time()
+        self.promises.on_disk_replaced(machine)
         self._dirty = True
+
+    def restore(self) -> None:
+        """All replicas are the same again: what holds of records holds again, and all that they have is compared."""
+        self._looks_at_all = True
+        self.promises.restore()
 
     # Metadata
 
@@ -241,122 +177,9 @@ class ClusterInvariants:
             for number, state in enumerate(topic.partitions):
                 former = known.partitions[number] if known is not None and number < len(known.partitions) else None
                 if former is not None and state.leader_epoch != former.leader_epoch and state.has_leader:
-                    self._on_election(topic, number, former, state)
-
-    def _on_election(self, topic: TopicImage, number: int, former: PartitionImage, state: PartitionImage) -> None:
-        """A new leadership: was the choice right, and may records be lost by it? What counts is what the leader was a member by before.
-
-        One that is still registered by that may be dead by now, and then can't act in it; a process that has begun since registers again.
-        """
-        leader = state.leader
-        members = dict(zip(former.isr, former.isr_epochs, strict=True))
-        name = f"{topic.name}-{number}"
-        image = self._shared.image
-        if leader not in members and not self._unclean:
-            self._violate(f"P4: broker {leader} is elected for {name} from outside the ISR {former.isr}")
-        if leader not in members or (self._unclean and image.is_stale(leader, topic.topic_id, number, members[leader])):
-            self._on_unclean_election(topic, number, leader)
-            return
-        if members[leader] <= self._replaced.get(leader, -1) < (image.broker_epoch(leader) or -1):
-            self._violate(f"rule DR8: broker {leader} is elected for {name}, and its disk was replaced since it was in the ISR")
-        watch = self.replica(leader, topic.topic_id, number)
-        if watch is not None and watch.has_holes:
-            self._void(topic, number, f"broker {leader} is elected, which compacted for the sake of records that are gone")
-        if members[leader] <= self._lossy.get(leader, -1) and members[leader] != image.broker_epoch(leader):
-            for other, epoch in members.items():
-                if (
-                    epoch > self._lossy.get(other, -1)
-                    and epoch == image.broker_epoch(other)
-                    and image.may_be_in_sync(other, topic.topic_id, number)
-                ):
-                    self._violate(
-                        f"rule DR8: broker {leader} is elected for {name}, though it may have lost records, and broker {other} lives"
-                    )
-            self._on_lossy_leader(leader, topic, number)
-
-    def _on_lossy_leader(self, leader: BrokerId, topic: TopicImage, number: int) -> None:
-        if self._flushes:
-            self._forget_unacknowledged(leader, topic, number)
-        else:
-            self._void(topic, number, f"broker {leader} is elected without what it had not flushed")
-
-    def _on_unclean_election(self, topic: TopicImage, number: int, leader: BrokerId) -> None:
-        """What this leader lacks is lost, and what was deleted may be back: D1 holds for the deletes that are asked for from now on."""
-        watch, committed = self.replica(leader, topic.topic_id, number), self.committed(topic.topic_id, number)
-        lost = committed.end - (0 if watch is None else watch.log_end)
-        self._chronicle.counts["unclean election"] += 1
-        self._chronicle.counts["unclean election that lost records"] += lost > 0
-        self._void(topic, number, f"broker {leader} is elected uncleanly, {lost} that were committed at least")
-        self._voided_s[topic.topic_id, number] = self._shared.loop.time()
-        load = self.loads.get(topic.name, {}).get(number)
-        if load is not None:
-            self._chronicle.counts["unclean election that took deletes back"] += (
-                watch is not None and watch.log_start < load.history.acknowledged_delete
-            )
-            load.history.void_deletes(self._shared.loop.time())
-
-    def _is_void_since(self, topic: TopicImage, number: int, moment_s: float) -> bool:
-        return moment_s <= self._voided_s.get((topic.topic_id, number), -1.0)
-
-    def restore(self) -> None:
-        """All replicas are the same again: what holds of records holds again, and all that they have is compared."""
-        self._looks_at_all = True
-        for (_, topic_id, number), watch in self._watches.items():
-            if self.committed(topic_id, number).is_void:
-                watch.checked_to, watch.seen = 0, (-1, -1, -1)
-        for committed in self._committed.values():
-            committed.is_void, committed.end = False, 0 if committed.is_void else committed.end
-        starts: dict[TopicPartition, Offset] = {}
-        for watch in self._watches.values():
-            if watch.log is not None:
-                key = watch.log.topic_partition
-                starts[key] = max(starts.get(key, 0), watch.log.log_start_offset)
-        for topic, loads in self.loads.items():
-            for number, load in loads.items():
-                load.history.restore_records(starts.get(TopicPartition(topic, number), 0))
-
-    def _forget_unacknowledged(self, leader: BrokerId, topic: TopicImage, number: int) -> None:
-        """What is acknowledged was flushed; that a high watermark may be ahead of the leader's own disk is no promise."""
-        watch, committed = self.replica(leader, topic.topic_id, number), self.committed(topic.topic_id, number)
-        if watch is not None and watch.log_end < committed.end:
-            committed.end = watch.log_end
-            for offset in [offset for offset in committed.batches if offset >= watch.log_end]:
-                del committed.batches[offset]
-            committed.transactions.forget_from(watch.log_end)
-            load = self.loads.get(topic.name, {}).get(number)
-            if load is not None:
-                load.history.forget_read(watch.log_end)
-
-    def _void(self, topic: TopicImage, number: int, reason: str) -> None:
-        committed = self.committed(topic.topic_id, number)
-        if not committed.is_void:
-            self._chronicle.note("---", f"records of {topic.name}-{number} may be lost: {reason}")
-            self._chronicle.counts["partitions that may have lost records"] += 1
-        committed.is_void = True
-        committed.batches.clear()
-        committed.transactions.void()
-        self.on_void(topic.name, number)
-        load = self.loads.get(topic.name, {}).get(number)
-        if load is not None:
-            load.history.void_records()
-
-    def void_all(self, reason: str) -> None:
-        """Nothing is promised of records from now on."""
-        for topic in self._shared.image.topics.values():
-            for number in range(len(topic.partitions)):
-                self._void(topic, number, reason)
+                    self.promises.on_election(topic, number, former, state)
 
     # One replica
-
-    def _watch(self, machine: Machine, log: Log) -> ReplicaWatch:
-        key = (machine.broker_id, log.topic_id, log.topic_partition.partition)
-        watch = self._watches.get(key)
-        if watch is None or watch.directory_changes != machine.directory_changes:
-            watch = self._watches[key] = ReplicaWatch(f"{log.topic_partition} on {machine.host}", machine.directory_changes)
-        if watch.log is not log:
-            watch.log, watch.seen = log, (-1, -1, -1)
-            watch.checked_to = 0
-        return watch
 
     def _on_log(self, machine: Machine, watch: ReplicaWatch, log: Log) -> None:
         start, high_watermark, end = watch.seen = (log.log_start_offset, log.high_watermark, log.log_end_offset)
@@ -370,14 +193,14 @@ class ClusterInvariants:
         epochs = log.leader_epochs.entries()
         if any(a >= c or b >= d for (a, b), (c, d) in pairwise(epochs)) or (epochs and epochs[-1][1] > end):
             self._violate(f"P6: {watch.name} ends at {end} and has leader epochs {epochs}")
-        load = self.loads.get(log.topic_partition.topic, {}).get(log.topic_partition.partition)
+        load = self.promises.load_of(log.topic_partition.topic, log.topic_partition.partition)
         if load is not None and start > max(load.history.requested_delete, watch.log_start) and not load.history.records_are_void:
             wrong = load.why_not(start, log, machine)
             if wrong is not None:
                 self._violate(f"{watch.name}: {wrong}")
         if load is not None:
             load.on_log(log, machine)
-        committed = self.committed(log.topic_id, log.topic_partition.partition)
+        committed = self.promises.committed(log.topic_id, log.topic_partition.partition)
         if end < watch.log_end and committed.is_void and "compact" in log.config.cleanup_policy:
             watch.has_holes = True
         watch.log_start, watch.log_end = start, end
@@ -393,6 +216,7 @@ class ClusterInvariants:
     def _check_batches(self, watch: ReplicaWatch, log: Log, committed: Committed) -> None:
         """P1, over what came below the high watermark since it was checked last."""
         position = max(watch.checked_to, log.log_start_offset)
+        committed.start = max(committed.start, log.log_start_offset)
         while position < log.high_watermark:
             found = log.read(position, _CHUNK_BYTES, end_offset=log.log_end_offset).slice
             if found is None:
@@ -409,10 +233,10 @@ class ClusterInvariants:
                 if known is None:
                     committed.batches[header.base_offset] = here
                     committed.transactions.note(header)
-                    load = self.loads.get(log.topic_partition.topic, {}).get(log.topic_partition.partition)
+                    load = self.promises.load_of(log.topic_partition.topic, log.topic_partition.partition)
                     if load is not None:
                         load.on_committed(header)
-                elif known != here and "compact" not in log.config.cleanup_policy:
+                elif known != here and not _may_differ(known, here, log, header.base_offset < committed.start):
                     self._violate(
                         f"P1: {watch.name} has {here} at {header.base_offset}, where {known} is committed (epoch, CRC, last offset)"
                     )
@@ -424,24 +248,24 @@ class ClusterInvariants:
     # The members of an ISR
 
     def _check_members(self, topic: TopicImage, number: int, state: PartitionImage) -> None:
-        load = self.loads.get(topic.name, {}).get(number)
+        load = self.promises.load_of(topic.name, number)
         deleted = 0 if load is None else load.history.acknowledged_delete
-        committed = self.committed(topic.topic_id, number)
+        committed = self.promises.committed(topic.topic_id, number)
         image = self._shared.image
-        for member, epoch in zip(state.isr, state.isr_epochs, strict=True):
-            watch = self.replica(member, topic.topic_id, number)
-            if watch is None or epoch <= self._replaced.get(member, -1):
+        for member, epoch in members_of(state).items():
+            watch = self.watches.find(member, topic.topic_id, number)
+            if watch is None or not self.promises.has_disk_since(member, epoch):
                 continue
             if watch.log_start < deleted and not image.is_stale(member, topic.topic_id, number, epoch):
                 self._violate(
-                    f"D8: broker {member} is in the ISR {state.isr} of {topic.name}-{number}, leader {state.leader}, epoch "
-                    f"{state.leader_epoch}; it starts at {watch.log_start}, and {deleted} was deleted with an acknowledgement"
+                    f"D8: broker {member} is in the ISR {state.isr} or ELR {state.elr} of {topic.name}-{number}, leader {state.leader}, "
+                    f"epoch {state.leader_epoch}; it starts at {watch.log_start}, and {deleted} was deleted with an acknowledgement"
                 )
-            is_whole = epoch == image.broker_epoch(member) and epoch > self._lossy.get(member, -1)
+            is_whole = epoch == image.broker_epoch(member) and self.promises.has_flushed_since(member, epoch)
             if is_whole and not committed.is_void and watch.log_end < committed.end:
                 self._violate(
-                    f"P2: broker {member} is in the ISR {state.isr} of {topic.name}-{number}, leader {state.leader}, epoch "
-                    f"{state.leader_epoch}; it ends at {watch.log_end}, and {committed.end} is committed"
+                    f"P2: broker {member} is in the ISR {state.isr} or ELR {state.elr} of {topic.name}-{number}, leader {state.leader}, "
+                    f"epoch {state.leader_epoch}; it ends at {watch.log_end}, and {committed.end} is committed"
                 )
 
     def _check_leaders(self, machine: Machine) -> None:
@@ -466,8 +290,8 @@ class ClusterInvariants:
         self._chronicle.violate(what)
 
 
-def _ignore(_topic: str, _number: int) -> None:
-    """No one listens."""
-
-
-Machines: TypeAlias = Mapping[BrokerId, Machine]
+def _may_differ(known: tuple[int, int, Offset], here: tuple[int, int, Offset], log: Log, is_across_start: bool) -> bool:  # noqa: FBT001
+    """Whether a replica may have another form of a batch: it is compacted, or one of both is erased below a log start."""
+    if "compact" in log.config.cleanup_policy:
+        return True
+    return log.config.lowtide_delete_erase and is_across_start and (known[0], known[2]) == (here[0], here[2])

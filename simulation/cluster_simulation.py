@@ -11,6 +11,7 @@ and two commits (rule DR5), and everything is read back. Rules DR1 to DR8 are th
 from __future__ import annotations
 
 import asyncio
+from contextlib import closing
 from typing import Final
 
 from lowtide.broker.coordinator.runtime.offsets_topic import GROUP_TOPIC
@@ -20,6 +21,8 @@ from lowtide.protocol.messages.create_topics import CreatableReplicaAssignment, 
 from lowtide.runtime.random import Random
 from lowtide.runtime.simulated_loop import SimulatedLoop
 from lowtide.simulation import cluster_end
+from lowtide.simulation.authorization_work import SETTINGS as AUTHORIZATION_SETTINGS
+from lowtide.simulation.authorization_work import AuthorizationWork
 from lowtide.simulation.client import WireClient
 from lowtide.simulation.cluster_load import PartitionLoad
 from lowtide.simulation.cluster_world import KINDS, OLD_VERSION_KEY, TOPIC, ClusterWorld
@@ -47,7 +50,7 @@ CONSUMED_PAUSE: Final = 3.0
 OPERATIONS_MIN: Final = 300
 EFFECTS_MIN: Final = 3
 STRIKES_MAX: Final = 40
-"""A run goes on until so many requests were answered, and so many faults had an effect; or so many struck."""
+"""A run continues until so many requests were answered, and so many faults had an effect; or so many struck."""
 
 COORDINATED_TOPICS: Final = (GROUP_TOPIC, WORK_TOPIC, TRANSACTION_TOPIC, LEDGER_TOPIC)
 """What faults strike too, where they are there."""
@@ -70,26 +73,30 @@ class ClusterSimulation(ClusterWorld):
         faults: tuple[str, ...] | None = None,
         unclean: bool | None = None,
         kinds: tuple[str, ...] | None = None,
+        erases: bool | None = None,
     ) -> None:
         """`faults` are the only ones to strike, in any order; without it all of them do. `unclean` says what is else left to chance.
 
-        `kinds` of what clients do (`KINDS`) are left to chance too, but for partitions, without it.
+        `kinds` of what clients do (`KINDS`) are left to chance too, but for partitions, without it. Topics erase what is deleted if
+        `erases` says so; without it those of every third seed, where all else is left to chance.
         """
+        self.erases = seed % 3 == 1 and kinds is None and faults is None if erases is None else erases
         super().__init__(loop, seed, unclean=unclean, kinds=kinds)
         self.loads += [
             PartitionLoad(TOPIC, number, self.client, Random(self.random.getrandbits(64)), self.invariants)
             for number in range(self.partitions)
         ]
-        self.invariants.loads[TOPIC] = {load.partition: load for load in self.loads}
+        self.invariants.promises.loads[TOPIC] = {load.partition: load for load in self.loads}
         self.work = CoordinatorWork(self, Random(seed + 4), self.kinds)
-        self.invariants.on_void = self._on_void
+        self.invariants.promises.on_void = self._on_void
         if self.work.loads:
-            self.invariants.loads[WORK_TOPIC] = {load.partition: load for load in self.work.loads}
+            self.invariants.promises.loads[WORK_TOPIC] = {load.partition: load for load in self.work.loads}
             self.loads += self.work.loads
         self.upkeep = UpkeepWork(self, self.work, Random(seed + 5), self.kinds)
         for load in self.upkeep.loads:
-            self.invariants.loads.setdefault(load.topic, {})[load.partition] = load
+            self.invariants.promises.loads.setdefault(load.topic, {})[load.partition] = load
             self.loads.append(load)
+        self.authorization = AuthorizationWork(self, Random(seed + 6), self.kinds)
         self._faults = {name: FAULTS[name] for name in faults} if faults is not None else FAULTS
         self._tasks: list[asyncio.Task[None]] = []
         self._striking = 0
@@ -114,12 +121,14 @@ class ClusterSimulation(ClusterWorld):
         """What the broker needs for the kinds of work in this run."""
         settings: dict[str, str] = {}
         factor = str(self.replication_factor)
-        if self.kinds != ("partitions",):
+        if set(self.kinds) - {"partitions", "authorization"}:
             settings |= COORDINATOR_SETTINGS | COMPACTION_SETTINGS | {"offsets.topic.replication.factor": factor}
         if "groups" in self.kinds or "retention" in self.kinds:
             settings |= CONSUMED_SETTINGS
         if "transactions" in self.kinds or "compaction" in self.kinds:
             settings |= TRANSACTION_SETTINGS | {"transaction.state.log.replication.factor": factor}
+        if "authorization" in self.kinds:
+            settings |= AUTHORIZATION_SETTINGS
         return settings
 
     # A run
@@ -133,7 +142,7 @@ class ClusterSimulation(ClusterWorld):
             is_main = load.topic == TOPIC and "partitions" not in self.kinds
             for actor in load.actors(CONSUMED_ACTORS if is_work else () if is_main else ACTORS):
                 self._spawn(actor.run(until=stop, pause_s=pause_s * CONSUMED_PAUSE if is_work else pause_s), f"actor {load.partition}")
-        for client in (*self.work.actors(), *self.upkeep.actors()):
+        for client in (*self.work.actors(), *self.upkeep.actors(), *self.authorization.actors()):
             self._spawn(client.run(until=stop, pause_s=pause_s), client.key)
         actors = len(self._tasks)
         await self.sleep(0.2, 1.0)
@@ -176,16 +185,20 @@ class ClusterSimulation(ClusterWorld):
         }
         if self.flushes:
             configs["flush.messages"] = "1"
+        if self.erases:
+            configs["lowtide.delete.erase"] = "true"
         await self._create(TOPIC, self.partitions, configs)
         for name, partitions in self.work.topics().items():
             await self._create(name, partitions, configs | self.work.topic_configs(name))
         for name, (partitions, own) in self.upkeep.topics().items():
             await self._create(name, partitions, configs | own)
+        for name, partitions in self.authorization.topics().items():
+            await self._create(name, partitions, configs)
         await self._until(self._is_created, "all replicas of the topic are in sync")
         await self.work.begin()
 
     async def heal(self) -> None:
-        """Everything is well again, and everybody is started."""
+        """All faults are ended, and all brokers are started."""
         self.note("all is healed")
         self.loop.network.delay_range_ms = (0.05, 1.0)
         self.loop.network.heal()
@@ -259,7 +272,7 @@ class ClusterLoop(SimulatedLoop):
     cluster: ClusterSimulation | None = None
 
     def advance(self, timeout_s: float | None) -> None:
-        """Check, then let time go on."""
+        """Check, then let time continue."""
         if self.cluster is not None and (timeout_s is None or timeout_s > 0):
             self.cluster.check()
         super().advance(timeout_s)
@@ -272,22 +285,21 @@ def simulate_cluster(
     strikes: int | None = None,
     unclean: bool | None = None,
     kinds: tuple[str, ...] | None = None,
+    erases: bool | None = None,
 ) -> ClusterSimulation:
     """Run one seed to its end. Errors: HistoryError, or whatever broke; each tells the seed and the run's last events."""
-    loop = ClusterLoop(seed, time_limit_s=1800.0)
-    cluster = loop.cluster = ClusterSimulation(loop, seed, faults=faults, unclean=unclean, kinds=kinds)
-    try:
-        loop.run_until_complete(cluster.run(strikes=strikes))
-        if failures := loop.failures():
-            raise BaseExceptionGroup(f"unhandled failures, with seed {seed}", failures)  # noqa: TRY301 - noted below
-    except BaseException as error:
-        if cluster.chronicle.violation is not None and error is not cluster.chronicle.violation:
-            error.add_note(f"after: {cluster.chronicle.violation}")
-        error.add_note(cluster.chronicle.text(_LAST_EVENTS))
-        error.add_note(f"seed {seed}, at virtual time {loop.time():.4f} s, faults {dict(cluster.chronicle.counts)}")
-        raise
-    finally:
-        loop.close()
+    with closing(ClusterLoop(seed, time_limit_s=1800.0)) as loop:
+        cluster = loop.cluster = ClusterSimulation(loop, seed, faults=faults, unclean=unclean, kinds=kinds, erases=erases)
+        try:
+            loop.run_until_complete(cluster.run(strikes=strikes))
+            if failures := loop.failures():
+                raise BaseExceptionGroup(f"unhandled failures, with seed {seed}", failures)  # noqa: TRY301 - noted below
+        except BaseException as error:
+            if cluster.chronicle.violation is not None and error is not cluster.chronicle.violation:
+                error.add_note(f"after: {cluster.chronicle.violation}")
+            error.add_note(cluster.chronicle.text(_LAST_EVENTS))
+            error.add_note(f"seed {seed}, at virtual time {loop.time():.4f} s, faults {dict(cluster.chronicle.counts)}")
+            raise
     return cluster
 
 

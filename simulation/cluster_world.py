@@ -25,9 +25,10 @@ TOPIC: Final = "sim"
 UNCLEAN_SHARE: Final = 0.1
 """The share of runs in which elections may be unclean."""
 
-KINDS: Final = ("partitions", "groups", "transactions", "consumers", "retention", "compaction")
+KINDS: Final = ("partitions", "groups", "transactions", "consumers", "retention", "compaction", "authorization")
 """What clients do: those of partitions produce, read and delete, those of groups join and commit offsets; consumers are the members of
-groups whose partitions the broker assigns; of a topic with retention brokers delete by themselves; a compacted one has keys."""
+groups whose partitions the broker assigns; of a topic with retention brokers delete by themselves; a compacted one has keys;
+access rules change while brokers decide by them."""
 
 COORDINATED_SHARE: Final = 0.1
 """The share of runs with groups, and of those with transactions."""
@@ -158,14 +159,14 @@ class ClusterWorld:
         for topic in self.shared.image.topics.values():
             for number, state in enumerate(topic.partitions):
                 others = [(member, epoch) for member, epoch in zip(state.isr, state.isr_epochs, strict=True) if member != machine.broker_id]
-                sound = [member for member, epoch in others if self.invariants.is_sound(member, topic.topic_id, number, epoch)]
+                sound = [member for member, epoch in others if self.invariants.promises.is_sound(member, topic.topic_id, number, epoch)]
                 if machine.broker_id in state.replicas and not sound:
                     return False
         return True
 
     def lose_unflushed(self, machine: Machine) -> None:
         """What this machine has not flushed may be lost."""
-        self.invariants.on_power_cut(machine)
+        self.invariants.promises.on_power_cut(machine)
 
     def kill(self, machine: Machine, *, power: bool = False) -> None:
         """The process dies, or the machine."""
@@ -203,7 +204,7 @@ class ClusterWorld:
             self.excuses.begin(machine.broker_id)
 
     def pardon_all(self, *, after_s: float) -> None:
-        """Everybody must again, soon."""
+        """All brokers must again, soon."""
         for machine in self.machines:
             self.excuses.end(machine.broker_id, after_s=after_s)
 

@@ -18,7 +18,7 @@ GROUP: Final = 0
 TRANSACTION: Final = 1
 
 FIND_TIMEOUT_MS: Final = 5500
-"""The topic may have to be made first, which is waited for."""
+"""The topic may have to be created first, which is waited for."""
 
 MOVED: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 """Another broker may be the coordinator by now."""

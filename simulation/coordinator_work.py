@@ -21,6 +21,7 @@ from lowtide.simulation.cluster_world import ClusterWorld
 from lowtide.simulation.consumer_group_load import CONSUMER_GROUP_SETTINGS, ConsumerGroupLoad
 from lowtide.simulation.coordinated import Coordinated
 from lowtide.simulation.group_load import GROUP_SETTINGS, GroupClient, GroupLoad
+from lowtide.simulation.owning_member import OwnedTopic
 from lowtide.simulation.transaction_load import TRANSACTION_SETTINGS, TransactionLoad
 from lowtide.simulation.transformer import Transformer
 
@@ -113,9 +114,7 @@ class CoordinatorWork:
     def _consumer_group(self, group_id: str) -> ConsumerGroupLoad:
         return ConsumerGroupLoad(
             group_id,
-            SHARED_TOPIC,
-            SHARED_PARTITIONS,
-            self._shared_topic,
+            OwnedTopic(SHARED_TOPIC, SHARED_PARTITIONS, self._shared_topic),
             self._cluster.client,
             Random(self._random.getrandbits(64)),
             self.counts,

@@ -8,10 +8,11 @@ from __future__ import annotations
 import errno
 from typing import Final
 
-from lowtide.runtime.filesystem.memory import Operation
 from lowtide.runtime.filesystem.nodes import Folder
+from lowtide.runtime.filesystem.planned_faults import Operation
+from lowtide.runtime.worker import SimulatedWorker
 from lowtide.simulation.cluster_world import ClusterWorld
-from lowtide.simulation.machines import DISK_MS, Machine, State
+from lowtide.simulation.machines import DISK_MS, WORKER_MS, Machine, State
 from lowtide.storage.log_start.journal_format import JOURNAL_NAME
 
 SHORT_S: Final = (0.02, 0.6)
@@ -33,8 +34,29 @@ async def slow_disk(cluster: ClusterWorld) -> None:
     cluster.excuses.end(machine.broker_id, after_s=0.5)
 
 
+async def cold_pages(cluster: ClusterWorld) -> None:
+    """What is read for answers is not in memory: a worker reads it when the log may be another, and its pieces overtake each other."""
+    machine = cluster.random.choice(cluster.machines)
+    cluster.excuses.begin(machine.broker_id)
+    _cool(machine, cluster.random.choice((0.3, 1.0)), (0.02, cluster.random.choice((40.0, 700.0))))
+    cluster.note(f"pages of {machine.host} are cold")
+    await cluster.sleep(*LONG_S)
+    cluster.effects["cold pages"] += machine.broker is not None
+    _cool(machine)
+    cluster.note(f"pages of {machine.host} are in memory")
+    cluster.excuses.end(machine.broker_id, after_s=0.5)
+
+
+def _cool(machine: Machine, share: float = 0.0, delay_range_ms: tuple[float, float] = WORKER_MS) -> None:
+    """Let that share of what is read for answers not be in memory, and the worker take so long for each of its pieces."""
+    machine.filesystem.cold_read_probability = share
+    worker = None if machine.broker is None else machine.broker._ports.worker  # noqa: SLF001
+    if isinstance(worker, SimulatedWorker):
+        worker.delay_range_ms = delay_range_ms
+
+
 async def full_disk(cluster: ClusterWorld) -> None:
-    """A disk has no room for more bytes. The broker that uses it goes on, and so does one that starts."""
+    """A disk has no room for more bytes. The broker that uses it continues, and so does one that starts."""
     machine = cluster.random.choice(cluster.machines)
     before = machine.filesystem.fault_counts["no_space"]
     machine.filesystem.capacity_bytes = 0

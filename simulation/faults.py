@@ -14,6 +14,7 @@ from lowtide.simulation.cluster_world import ClusterWorld
 from lowtide.simulation.disk_faults import (
     LONG_S,
     SHORT_S,
+    cold_pages,
     empty_directory,
     failing_disk,
     first_back_with_other_disk,
@@ -294,6 +295,7 @@ FAULTS: Final[dict[str, tuple[Fault, int]]] = {
     "held loop": (held_loop, 3),
     "no descriptors": (no_descriptors, 3),
     "store restored": (store_restored, 1),
+    "cold pages": (cold_pages, 3),
 }
 """Each with how often it is chosen."""
 

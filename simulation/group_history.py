@@ -39,7 +39,7 @@ class GroupHistory:
     # Generations
 
     def on_joined(self, generation_id: int, *, given_out_before: int, voids: int) -> None:
-        """A member heard of a generation; `given_out_before` it asked an assignment was given out in that one."""
+        """A member received a generation; `given_out_before` its request an assignment was given out in that one."""
         if voids == self.voids and generation_id < given_out_before:
             self._fail(f"G2: generation {generation_id} begins, and {given_out_before} was given out before")
 
@@ -63,7 +63,7 @@ class GroupHistory:
         return offset
 
     def requested_offset(self, partition: int) -> Offset:
-        """The highest that anybody asked to commit."""
+        """The highest that any member asked to commit."""
         return self._next.get(partition, 0)
 
     def on_lost(self, partition: int, offset: Offset) -> None:

@@ -249,7 +249,7 @@ class GroupMember(AnyMember):
             await self._die()
 
     async def heartbeat(self) -> bool:
-        """Show that it lives. Returns whether it heard that all is as it was."""
+        """Send a heartbeat. Returns whether the response is that nothing changed."""
         request = HeartbeatRequest(
             group_id=self.key, generation_id=self.generation_id, member_id=self._member_id, group_instance_id=self._instance
         )
@@ -261,7 +261,7 @@ class GroupMember(AnyMember):
         return False
 
     def _is_busy(self) -> bool:
-        """Whether it goes on with what it does instead of joining again: till all is calm, or it is out."""
+        """Whether it continues its work instead of joining again: until all is calm, or it is removed."""
         if self._busy_in != self.generation_id and self.random.random() < 0.15:  # noqa: PLR2004
             self._busy_in = self.generation_id
         return self._busy_in == self.generation_id and not self.load.is_calm

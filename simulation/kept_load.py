@@ -21,7 +21,8 @@ from lowtide.protocol.types import Offset
 from lowtide.runtime.clock import SIMULATION_WALL_START_MS
 from lowtide.runtime.random import Random
 from lowtide.simulation.cluster_client import ClusterClient
-from lowtide.simulation.cluster_load import DeleteObserver, PartitionLoad
+from lowtide.simulation.cluster_load import PartitionLoad
+from lowtide.simulation.loaded_partition import DeleteObserver
 from lowtide.simulation.machines import Machine
 from lowtide.storage.log.log import Log
 
@@ -39,7 +40,7 @@ _MINIMUM: Final = "log.retention.min.timestamp"
 
 
 class Rules(msgspec.Struct):
-    """What the topic's configuration says; -1 is never. `minimum_ms` is the highest least timestamp that anybody has asked for."""
+    """What the topic's configuration says; -1 is never. `minimum_ms` is the highest minimum timestamp that any client has set."""
 
     retention_ms: int
     retention_bytes: int
@@ -108,7 +109,7 @@ class KeptLoad(PartitionLoad):
         self._sizes[machine.host] = _sizes(log)
 
     def why_not(self, start: Offset, log: Log, machine: Machine) -> str | None:
-        """A leader starts at `start`, above all that anybody asked for, if it may. Returns what is wrong."""
+        """A leader starts at `start`, above all requested deletes, if it may. Returns what is wrong."""
         committed_end = self._batches[-1].end_offset if self._batches else 0
         if start > committed_end:
             return f"D14: starts at {start}, and only what is below {committed_end} is committed"
@@ -149,6 +150,8 @@ class KeptLoad(PartitionLoad):
             return f"{log.topic_partition} is too large"
         # By the segment itself: of what is below the log start clients may have seen other records, which were lost.
         newest_ms = max((header.max_timestamp for _, header in first.batches(0)), default=-1)
+        if first.floor:
+            newest_ms = max(newest_ms, first.max_timestamp)  # What has become a hole counts for its segment's age, as it does in Kafka.
         age_ms = machine.clock.wall_ms() - newest_ms
         if newest_ms >= 0 and 0 <= self.rules.retention_ms < age_ms:
             return f"{log.topic_partition} has records of {newest_ms}"

@@ -11,13 +11,14 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from lowtide.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from lowtide.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from lowtide.protocol.records import build_batch, check_crc, iterate_batches, iterate_records
+from lowtide.protocol.records import check_crc, iterate_batches, iterate_records
 from lowtide.simulation.client import WireClient
 from lowtide.simulation.history import HistoryError, PartitionHistory
 

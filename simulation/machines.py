@@ -22,7 +22,8 @@ from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.runtime.filesystem.nodes import Folder
 from lowtide.runtime.heavy_work import SimulatedHeavyWorker
 from lowtide.runtime.random import Random
-from lowtide.runtime.simulated_loop import SimulatedLoop, SimulatedNode
+from lowtide.runtime.simulated_loop import SimulatedLoop
+from lowtide.runtime.simulated_node import SimulatedNode
 from lowtide.runtime.worker import SimulatedWorker
 from lowtide.simulation.chronicle import BrokerLog, Chronicle
 from lowtide.simulation.shared_store import SharedStore, StoreLink
@@ -32,6 +33,8 @@ from lowtide.storage.errors import StorageError
 PORT: Final = 9092
 DISK_MS: Final = (0.05, 2.0)
 """What a commit takes on a quiet disk."""
+WORKER_MS: Final = (0.02, 2.0)
+"""What a worker's piece takes."""
 
 Note = Callable[[str], None]
 
@@ -42,7 +45,7 @@ class SkewedClock(SimulatedClock):
     __slots__ = ("_set_back", "rate")
 
     def __init__(self, loop: SimulatedLoop) -> None:
-        """A right clock; a `rate` of 1.02 gains two per cent, and is set before anybody looks."""
+        """A right clock; a `rate` of 1.02 gains two per cent, and is set before any reading."""
         super().__init__(loop)
         self.rate = 1.0
         self._set_back: list[tuple[float, int]] = []
@@ -141,7 +144,7 @@ class Machine:
     def has_offline_directory(self) -> bool:
         """Whether its broker serves without one of its log directories."""
         broker = self.broker
-        return broker is not None and broker.replicas is not None and bool(broker.log_manager.offline_directories)
+        return broker is not None and broker.replicas is not None and bool(broker.log_manager.directories.offline)
 
     # Lives
 
@@ -204,7 +207,7 @@ class Machine:
         """SIGCONT. Returns how much had been waiting to run."""
         if self.node is None or self.node.parked is None:
             return 0
-        self._chronicle.note(self.host, "goes on" if self.is_held else "goes on (SIGCONT)")
+        self._chronicle.note(self.host, "continues" if self.is_held else "continues (SIGCONT)")
         self.is_held = False
         waited = len(self.node.parked)
         self.node.resume()
@@ -226,6 +229,7 @@ class Machine:
         self.filesystem.capacity_bytes = self.filesystem.open_files_max = None
         self.filesystem.clear_faults()
         self.slow_disk()
+        self.filesystem.cold_read_probability = 0.0
         self.link.heal()
 
     async def _live(self, life: int) -> None:
@@ -261,7 +265,7 @@ class Machine:
         self._exit()
 
     def _on_failed(self) -> None:
-        """The broker can't go on, as `run_broker` sees it: it stops, and the process ends."""
+        """The broker cannot continue, by `run_broker`: it stops, and the process ends."""
         self._chronicle.note(self.host, "has failed")
         self.has_failed = True
         self.check_directories()
@@ -271,7 +275,7 @@ class Machine:
         """No log directory is offline unless something of the disk was to fail: none was full only, or lacked files of a log that left."""
         if self.has_offline_directory and not self.is_broken:
             assert self.broker is not None
-            self._chronicle.violate(f"S2: {self.host} took a directory offline that works: {self.broker.log_manager.offline_directories}")
+            self._chronicle.violate(f"S2: {self.host} took a directory offline that works: {self.broker.log_manager.directories.offline}")
 
     def _exit(self) -> None:
         assert self.node is not None
@@ -295,7 +299,7 @@ class Machine:
             clock=self.clock,
             filesystem=self.filesystem,
             random=Random(self._random.getrandbits(64)),
-            worker=SimulatedWorker(self._loop, Random(self._random.getrandbits(64))),
+            worker=SimulatedWorker(self._loop, Random(self._random.getrandbits(64)), WORKER_MS),
             make_committer=self._make_committer,
             open_store=self._open_store,
             make_heavy_worker=lambda _processes: SimulatedHeavyWorker(self.filesystem, self._loop, Random(6)),

@@ -4,7 +4,7 @@ Checked (letters of the invariants): G1 a partition has one owner at a time; G2 
 partition before it was given to another commits nothing for it.
 
 A member has a partition from the answer that assigns it until it gives it back. That no other may have it is certain for `SURE_S`
-after its last request whose answer assigns it: no session or rebalance that was begun then has ended, by anybody's clock, even where a
+after its last request whose answer assigns it: no session or rebalance that was begun then has ended, by any clock, even where a
 coordinator of before has answered. Who is silent for longer may be out without knowing it.
 """
 

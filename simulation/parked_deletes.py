@@ -1,10 +1,10 @@
 """What must hold of deletes that wait, and of the replicas that a leader must count as live.
 
 * Rule DR4: within 50 virtual ms of the event that ends its waiting a delete is answered. Such events are that every replica which the
-leader
-  must ask has reported a log start that is high enough, and that the leadership, the topic or the broker's right to act is over.
+  leader must ask has reported a log start that is high enough, and none is eligible as a leader besides (KIP-966); and that the
+  leadership, the topic or the broker's right to act is over.
 * Rule DR6: a delete isn't acknowledged under another leader epoch than the one that accepted it; one that waits on is seen by DR4.
-* Rule DR3, from outside: whom the leader has heard within the lag time since before the delete was sent, and who was registered all the
+* Rule DR3, from outside: the followers that fetched within the lag time since before the delete was sent, and who was registered all the
   time, must have it when it is acknowledged, member of the ISR or not.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from lowtide.broker.lifecycle.broker import Broker
-from lowtide.broker.partitions.delayed.queue import DelayedQueue
+from lowtide.broker.pending import DelayedQueue
 from lowtide.metadata.image import TopicImage
 from lowtide.protocol.types import BrokerId
 from lowtide.replication.partition import Partition
@@ -25,7 +25,7 @@ ANSWER_WITHIN_MS: Final = 50
 """Rule DR4's limit."""
 
 LISTEN_EVERY_S: Final = 0.005
-"""How often it is noted whom leaders have heard."""
+"""How often the followers that leaders received fetches of are recorded."""
 
 
 class ParkedDeletes:
@@ -37,7 +37,7 @@ class ParkedDeletes:
         self.now_s = 0.0
         self._listened_s = 0.0
         self._ended: dict[int, tuple[Any, float, str]] = {}
-        # (leader, topic id, number, leader epoch, follower) -> broker epoch, and since when the leader has heard it all the time.
+        # (leader, topic id, number, leader epoch, follower) -> broker epoch, and since when it has fetched without a gap.
         self._heard: dict[tuple[BrokerId, bytes, int, int, BrokerId], tuple[int, float]] = {}
 
     def check(self) -> None:
@@ -51,7 +51,7 @@ class ParkedDeletes:
             replicas = None if broker is None else broker.replicas
             if broker is None or replicas is None:
                 continue
-            deletes, log_starts = replicas.deletes, replicas.log_starts
+            deletes, log_starts = replicas.waiting.deletes, replicas.waiting.log_starts
             waits = deletes._purgatory._buckets or log_starts._purgatory._buckets  # noqa: SLF001 - the checker sees everything
             if not (waits or listens) or not machine.is_running:  # This is looked at whenever time moves on.
                 continue
@@ -73,7 +73,7 @@ class ParkedDeletes:
             if (by, topic_id, partition, epoch) == (leader, topic.topic_id, number, state.leader_epoch) and since_s < moment_s:
                 if follower not in state.replicas:
                     continue
-                yield follower, f"broker epoch {broker_epoch}, heard since {since_s:.4f} s"
+                yield follower, f"broker epoch {broker_epoch}, fetching since {since_s:.4f} s"
 
     def _note_heard(self, leader: BrokerId, broker: Broker) -> None:
         replicas = broker.replicas
@@ -143,6 +143,8 @@ class ParkedDeletes:
             return False
         if leadership is None:
             return True
+        if leadership.state.elr:
+            return False
         for other, state in leadership.followers.items():
             present = image.broker_epoch(other)
             if state.unseen_epoch > image.revision:

@@ -23,6 +23,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from lowtide.metadata.errors import StoreWentBackError
 from lowtide.metadata.image import MetadataImage
+from lowtide.metadata.image_change import apply_batch, load_image
 from lowtide.metadata.memory import MemoryDisk, MemoryStore
 from lowtide.metadata.store import (
     AmbiguousError,
@@ -76,7 +77,7 @@ class SharedStore:
         self.raft_surplus = SURPLUS
         self._random = random
         self._store = MemoryStore(self.disk, clock=SimulatedClock(loop), random=random, loop=loop)
-        # Of no process: what is carried here goes on when those who sent it are stopped or dead.
+        # Of no process: messages here are delivered even if their senders are stopped or dead.
         self._context = Context()
         self._carried: dict[asyncio.Task[None], None] = {}
 
@@ -95,7 +96,7 @@ class SharedStore:
             return
         for batch in engine.batches_from(self.image.revision + 1, _BATCHES_AT_ONCE):
             before = self.image
-            self.image, _ = before.apply(batch, prefix=PREFIX)
+            self.image, _ = apply_batch(before, batch, prefix=PREFIX)
             listener(before, batch)
 
     def stop(self) -> None:
@@ -126,7 +127,7 @@ class SharedStore:
         self.raft_surplus = SURPLUS if copied else SURPLUS + 1 - snapshot.revision
         self._store = MemoryStore(self.disk, clock=SimulatedClock(self.loop), random=self._random, loop=self.loop)
         self._store.cancel_lease_timer()
-        self.image = MetadataImage.load(self.disk.keys.values(), self.disk.revision, prefix=PREFIX)
+        self.image = load_image(self.disk.keys.values(), self.disk.revision, prefix=PREFIX)
 
     async def answer_surplus(self) -> int:
         """See `MetadataStore.raft_surplus`."""
@@ -313,7 +314,7 @@ class StoreLink:
                 answer.set_result(outcome)
 
     def _check_connection(self) -> None:
-        """What a connection with etcd asks first when it was made again."""
+        """The first request of a new connection with etcd."""
         if self._least_surplus is not None and self._shared.raft_surplus < self._least_surplus:
             raise StoreWentBackError("simulated: the store was restored from a snapshot")
 

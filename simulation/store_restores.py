@@ -11,7 +11,7 @@ from typing import Final
 
 from lowtide.broker.lifecycle.metadata_copies import COPY_FILE
 from lowtide.metadata import recovery
-from lowtide.metadata.image import MetadataImage
+from lowtide.metadata.image_change import load_image
 from lowtide.metadata.recovery_writer import bring_forward, read_rows, until_nobody_is_registered
 from lowtide.metadata.store import Put
 from lowtide.metadata.store_guard import WITNESS_INTERVAL_MS
@@ -104,7 +104,7 @@ async def _bring_forward(cluster: ClusterWorld) -> None:
     await bring_forward(store, PREFIX, plan)
     cluster.note(f"the metadata are brought forward to what broker {plan.source} knows")
     disk = cluster.shared.disk
-    cluster.shared.image = MetadataImage.load(disk.keys.values(), disk.revision, prefix=PREFIX)
+    cluster.shared.image = load_image(disk.keys.values(), disk.revision, prefix=PREFIX)
     cluster.invariants.follow_store()
 
 

@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final, cast
 
+from lowtide.protocol.batch_building import UnplacedRecord, build_batch
+from lowtide.protocol.control_records import ControlRecordType, read_control_record
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from lowtide.protocol.messages.end_txn import EndTxnRequest
@@ -19,21 +21,13 @@ from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchT
 from lowtide.protocol.messages.fetch import PartitionData as FetchedPartition
 from lowtide.protocol.messages.init_producer_id import InitProducerIdRequest
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from lowtide.protocol.records import (
-    ControlRecordType,
-    UnplacedRecord,
-    build_batch,
-    check_crc,
-    iterate_batches,
-    iterate_records,
-    read_control_record,
-)
+from lowtide.protocol.records import check_crc, iterate_batches, iterate_records
 from lowtide.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, Offset
 from lowtide.runtime.random import Random
 from lowtide.simulation.cluster_client import ClusterClient
-from lowtide.simulation.cluster_load import MOVED, UNDECIDED, rows
 from lowtide.simulation.coordinated import COMES_AGAIN, TRANSACTION, Coordinated
 from lowtide.simulation.history import HistoryError
+from lowtide.simulation.loaded_partition import MOVED, UNDECIDED, rows
 from lowtide.simulation.transaction_history import Attempt, Identity, TransactionHistory
 
 TRANSACTION_TIMEOUT_MS: Final = 2500
@@ -57,7 +51,7 @@ FENCED: Final = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER
 """Another has followed, or the coordinator has aborted the transaction."""
 
 _OVER: Final = FENCED | {ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE}
-"""This transaction can't be gone on with."""
+"""This transaction cannot be continued."""
 
 _AGAIN: Final = COMES_AGAIN | UNDECIDED | {ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NOT_ENOUGH_REPLICAS}
 
@@ -254,13 +248,13 @@ class TransactionalProducer(Coordinated):
         """Leave the transaction open, for longer than it may take, or for the next producer to find."""
         self.client.note(f"leaves {self._attempt} open")
         self.counts["abandoned"] += 1
-        if self.random.random() < 0.5:  # noqa: PLR2004 - then it goes on, and finds out
+        if self.random.random() < 0.5:  # noqa: PLR2004 - then it continues, and finds out
             self._give_up()
             self._expected = None
         await asyncio.sleep(self.random.choice((0.2, 1.5 * TRANSACTION_TIMEOUT_MS / 1000)))
 
     def _is_done(self, what: str, code: int) -> bool:
-        """Whether a request was carried out. What can't be gone on with ends here.
+        """Whether a request was executed. A transaction that cannot be continued ends here.
 
         T8: a write within a transaction is nothing that its state doesn't allow. An end may be: the coordinator may have ended it before.
         Errors: HistoryError.
@@ -296,7 +290,7 @@ class CommittedReader(Coordinated):
         await self.read(is_committed=is_committed)
 
     async def read(self, *, is_committed: bool) -> tuple[FetchedPartition, dict[Offset, bytes]] | None:
-        """Read on, and go on from there. None with an error that may be. Errors: OSError, HistoryError."""
+        """Read on, and continue from there. None with an error that may be. Errors: OSError, HistoryError."""
         load, history, position = self.load, self.load.history, self.position
         row = FetchPartition(partition=self.partition, fetch_offset=position, partition_max_bytes=_FETCH_BYTES)
         request = FetchRequest(

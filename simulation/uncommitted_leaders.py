@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from lowtide.broker.coordinator.runtime.offsets_topic import GROUP_TOPIC
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TRANSACTION_TOPIC
-from lowtide.runtime.filesystem.memory import Operation
+from lowtide.runtime.filesystem.planned_faults import Operation
 from lowtide.simulation.machines import Machine, State
 
 if TYPE_CHECKING:

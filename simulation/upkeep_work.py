@@ -131,7 +131,7 @@ class UpkeepWork:
             state = cluster.partition(load.topic, load.partition)
             machine = next((each for each in cluster.machines if state is not None and each.broker_id == state.leader), None)
             topic = cluster.shared.image.topics[load.topic]
-            watch = None if machine is None else cluster.invariants.replica(machine.broker_id, topic.topic_id, load.partition)
+            watch = None if machine is None else cluster.invariants.watches.find(machine.broker_id, topic.topic_id, load.partition)
             if machine is not None and watch is not None and watch.log is not None and load.overdue(watch.log, machine):
                 return True
         return False

@@ -36,6 +36,8 @@ from lowtide.storage.errors import RefusedDirectoryError, StorageError, is_passi
 
 LOCK_FILE = ".lock"
 REGISTRATION_COUNTER = "lowtide-registration"
+PAGE_CACHE_NOTE = "lowtide-page-cache"
+"""Through which memory the files were written since the last start: as long as it lives, nothing is lost that was not synced."""
 """The number of the registration under which the directory was used last, as decimal digits. Rewritten, durably, by each registration; a
 directory in which it's missing or behind the cluster's is stale."""
 
@@ -59,11 +61,15 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 class LogDirectory:
     """An open log directory; holds its lock until `release`."""
 
-    def __init__(self, filesystem: FileSystem, path: str, lock: Lock, properties: MetaProperties, *, stopped_cleanly: bool) -> None:
+    def __init__(
+        self, filesystem: FileSystem, path: str, lock: Lock, properties: MetaProperties, *, stopped_cleanly: bool, may_lack_records: bool
+    ) -> None:
         self.path = path
         self.properties = properties
         self.stopped_cleanly = stopped_cleanly
         """Whether the marker of a clean stop was found: the logs need no recovery."""
+        self.may_lack_records = may_lack_records
+        """Whether the directory was in use when the machine stopped, or may have been: what was not synced then is perhaps gone."""
         self.offline_reason: str | None = None
         """Why the directory isn't used any more; None while it's online."""
         self._filesystem = filesystem
@@ -75,19 +81,21 @@ class LogDirectory:
 
         The logs may be looked at, not changed, before `begin_use`.
         Errors, in one sentence each: RefusedDirectoryError for a lock that another process holds, a directory of another cluster or node,
-        and partitions without a `meta.properties`; StorageError for a path that isn't a folder or can't be made, read or written.
+        and partitions without a `meta.properties`; StorageError for a path that isn't a folder or cannot be created, read or written.
         """
         lock = _locked(filesystem, path)
         try:
+            was_used = filesystem.exists(f"{path}/{META_PROPERTIES}")
             properties = _claimed(filesystem, path, identity, random)
             stopped_cleanly = filesystem.exists(f"{path}/{CLEAN_SHUTDOWN_MARKER}")
+            may_lack_records = was_used and not stopped_cleanly and not _has_kept_page_cache(filesystem, path)
         except OSError as error:
             lock.release()
             raise _unusable(path, error) from error
         except StorageError:
             lock.release()
             raise
-        return cls(filesystem, path, lock, properties, stopped_cleanly=stopped_cleanly)
+        return cls(filesystem, path, lock, properties, stopped_cleanly=stopped_cleanly, may_lack_records=may_lack_records)
 
     def begin_use(self) -> None:
         """From here on an end is no clean stop, unless it says so again. Start code: it syncs. Errors: OSError."""
@@ -133,9 +141,21 @@ class LogDirectory:
         assert number >= 0, number
         self._filesystem.replace_file(f"{self.path}/{REGISTRATION_COUNTER}", b"%d\n" % number)
 
+    def note_page_cache(self) -> None:
+        """Note, durably, the memory that files are written through: what was lost before is known. Start code: syncs. Errors: OSError."""
+        cache = self._filesystem.page_cache_id()
+        if cache is not None and not _has_kept_page_cache(self._filesystem, self.path):
+            self._filesystem.replace_file(f"{self.path}/{PAGE_CACHE_NOTE}", f"{cache}\n".encode())
+
     def release(self) -> None:
         """Gives up the lock; another broker may now use the directory."""
         self._lock.release()
+
+
+def _has_kept_page_cache(filesystem: FileSystem, path: str) -> bool:
+    """Whether the files of a directory were written through the memory that is there now. Errors: OSError."""
+    note, cache = f"{path}/{PAGE_CACHE_NOTE}", filesystem.page_cache_id()
+    return cache is not None and filesystem.exists(note) and filesystem.read_bytes(note).strip() == cache.encode()
 
 
 class DirectoryListing(msgspec.Struct, frozen=True, kw_only=True):
@@ -235,7 +255,7 @@ def _unusable(path: str, error: OSError) -> StorageError:
     if error.errno in _NOT_WRITABLE:
         return StorageError(path, f"the log directory can't be written ({error.strerror}); a broker needs to read and write it")
     if error.errno == errno.ENOTDIR:
-        return StorageError(path, "the log directory can't be made, because a part of its path is a file")
+        return StorageError(path, "the log directory cannot be created, because a part of its path is a file")
     return storage_error(path, error)
 
 

@@ -20,7 +20,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
+    from lowtide.broker.config.broker_config import Given
+    from lowtide.broker.lifecycle.client_settings import Login
     from lowtide.broker.lifecycle.local_cluster import LocalCluster
+    from lowtide.broker.lifecycle.secure_cluster import SecureCluster
 
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 120.0
@@ -40,10 +43,13 @@ class LowtideCluster:
         data_directory: str | Path | None = None,
         config: Mapping[str, str] | None = None,
         racks: Sequence[str] = (),
+        secure: bool = False,
     ) -> None:
         """`config` are broker configuration keys; `data_directory` is kept, a temporary one is removed.
 
         Several brokers have the ids 1, 2, 3 and so on; one has what `node.id` says. `racks` has the rack of each of several.
+        With `secure` clients use TLS and log in by SCRAM-SHA-512, and an authorizer decides what they may do; `for_confluent_kafka`,
+        `for_kafka_python` and `for_aiokafka` are the settings of the administrator.
         """
         assert brokers > 0, f"brokers={brokers}: one is the least"
         assert not racks or len(racks) == brokers > 1, f"{brokers} brokers and {len(racks)} racks"
@@ -57,6 +63,8 @@ class LowtideCluster:
         self._stop: asyncio.Event | None = None
         self._cluster: LocalCluster | None = None
         self._addresses: dict[int, str] = {}
+        self._secure = secure
+        self._secured_by: SecureCluster | None = None
 
     @property
     def bootstrap(self) -> str:
@@ -86,6 +94,29 @@ class LowtideCluster:
     def data_directory(self) -> str:
         """Where the brokers keep their files, while they run."""
         return self._directory
+
+    @property
+    def for_confluent_kafka(self) -> dict[str, Any]:
+        """Settings of confluent-kafka: of the administrator where the cluster is secure, else the addresses alone."""
+        login = self._login
+        return {"bootstrap.servers": self.bootstrap} if login is None else {**login.librdkafka}
+
+    @property
+    def for_kafka_python(self) -> dict[str, Any]:
+        """The same for kafka-python: arguments of its classes."""
+        login = self._login
+        return {"bootstrap_servers": self.bootstrap.split(",")} if login is None else login.kafka_python
+
+    @property
+    def for_aiokafka(self) -> dict[str, Any]:
+        """The same for aiokafka, with an `ssl_context`."""
+        login = self._login
+        return {"bootstrap_servers": self.bootstrap.split(",")} if login is None else login.aiokafka
+
+    @property
+    def _login(self) -> Login | None:
+        """The administrator's; None where every client may do everything."""
+        return None if self._secured_by is None else self._secured_by.login(self.bootstrap)
 
     def start(self) -> None:
         """Start and wait until clients can connect. Errors: whatever kept a broker from starting."""
@@ -138,7 +169,7 @@ class LowtideCluster:
         self.stop()
 
     def _clean_up(self) -> None:
-        self._thread = self._loop = self._stop = self._cluster = None
+        self._thread = self._loop = self._stop = self._cluster = self._secured_by = None
         if self._given_directory is None:
             shutil.rmtree(self._directory, ignore_errors=True)
 
@@ -158,7 +189,8 @@ class LowtideCluster:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         try:
-            cluster = self._cluster = self._make()
+            cluster = await self._secured() if self._secure else self._make(self._configurations(_common(self._config)))
+            self._cluster = cluster
             await cluster.start()
         except BaseException as error:  # noqa: BLE001  the thread that waits gets it
             started.set_exception(error)
@@ -167,16 +199,38 @@ class LowtideCluster:
         await self._stop.wait()
         await cluster.stop()
 
-    def _make(self) -> LocalCluster:
-        """The brokers, as they are configured. Errors: ConfigError."""
+    async def _secured(self) -> LocalCluster:
+        """The brokers, with what they need for TLS and logins in the folder `secure`. Errors: ConfigError, StorageError."""
+        from lowtide.broker.config.broker_config import load_config
+        from lowtide.broker.lifecycle.secure_cluster import SecureCluster
+
+        secure = self._secured_by = SecureCluster(self._directory)
+        configurations = self._configurations(secure.given() | _common(self._config))
+        await secure.set_passwords(self._directory if self._count > 1 else load_config(given=configurations[0]).log_dirs[0])
+        return self._make(configurations)
+
+    def _configurations(self, given: dict[str, Given]) -> list[dict[str, Given]]:
+        """Of each broker. Errors: ConfigError."""
         from lowtide.broker.config.broker_config import Given
-        from lowtide.broker.lifecycle.local_cluster import LocalCluster, configurations_of_several
+        from lowtide.broker.lifecycle.local_cluster import configurations_of_several, listener_name
+
+        if self._count > 1:
+            return configurations_of_several(given, self._directory, self._count, racks=self._racks)
+        own = {"listeners": f"{listener_name(given)}://127.0.0.1:0", "log.dirs": self._directory}
+        return [{name: Given(text, "the default") for name, text in own.items()} | given]
+
+    def _make(self, configurations: list[dict[str, Given]]) -> LocalCluster:
+        """The brokers, as they are configured. Errors: ConfigError."""
+        from lowtide.broker.lifecycle.local_cluster import LocalCluster
         from lowtide.broker.lifecycle.logger import quiet_logger
 
-        given = {name: Given(text, "config") for name, text in self._config.items()}
-        given.setdefault("group.initial.rebalance.delay.ms", Given("0", "the default"))
-        if self._count > 1:
-            several = configurations_of_several(given, self._directory, self._count, racks=self._racks)
-            return LocalCluster(several, self._directory, lambda _broker_id: quiet_logger())
-        one = {"listeners": Given("PLAINTEXT://127.0.0.1:0", "the default"), "log.dirs": Given(self._directory, "the default"), **given}
-        return LocalCluster([one], None, lambda _broker_id: quiet_logger())
+        return LocalCluster(configurations, self._directory if self._count > 1 else None, lambda _broker_id: quiet_logger())
+
+
+def _common(config: Mapping[str, str]) -> dict[str, Given]:
+    """The configuration that all brokers have in common."""
+    from lowtide.broker.config.broker_config import Given
+
+    given = {name: Given(text, "config") for name, text in config.items()}
+    given.setdefault("group.initial.rebalance.delay.ms", Given("0", "the default"))
+    return given

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from lowtide.testing import freezing
 from lowtide.testing.free_ports import HOST, free_ports
 
 PROGRAM = "etcd"
@@ -42,18 +43,27 @@ def missing() -> str | None:
 class EtcdProcess:
     """One member, over all its lives. Used as `with`: whatever happens, the process is gone at the end."""
 
-    def __init__(self, directory: Path, *settings: str, host: str = HOST) -> None:
-        """`settings` are further options of etcd's command line; `host` is an address of this machine."""
+    def __init__(self, directory: Path, *settings: str, host: str = HOST, tls: Sequence[str] = ()) -> None:
+        """`settings` are further options of etcd's command line; `host` is an address of this machine.
+
+        With `tls`, etcd's options about its certificates, it also listens at `secured_endpoint`.
+        """
         self.directory = directory
         self._host = host
         self._settings = settings
+        self._tls = tls
         self._process: subprocess.Popen[bytes] | None = None
-        self._ports = free_ports(2)
+        self._ports = free_ports(3)
 
     @property
     def endpoint(self) -> str:
         """`host:port` for clients."""
         return f"{self._host}:{self._ports[0]}"
+
+    @property
+    def secured_endpoint(self) -> str:
+        """The same for clients with TLS."""
+        return f"{self._host}:{self._ports[2]}"
 
     @property
     def name(self) -> str:
@@ -70,7 +80,7 @@ class EtcdProcess:
             try:
                 self.start()
             except ChildProcessError:
-                self._ports = free_ports(2)
+                self._ports = free_ports(3)
             else:
                 return self
         self.start()
@@ -86,7 +96,7 @@ class EtcdProcess:
 
     def launch(self, *cluster: str) -> None:
         """Start the process, and don't wait for it. `cluster`: what `--initial-cluster` says; by default it is alone."""
-        client = f"http://{self.endpoint}"
+        client = f"http://{self.endpoint}{f',https://{self.secured_endpoint}' if self._tls else ''}"
         self._process = subprocess.Popen(  # noqa: S603 - our own command line
             [
                 *(PROGRAM, "--name", self.name, "--data-dir", str(self.directory)),
@@ -95,6 +105,7 @@ class EtcdProcess:
                 *("--initial-cluster", ",".join(cluster or (f"{self.name}={self.peer_url}",))),
                 *("--heartbeat-interval", str(HEARTBEAT_MS), "--election-timeout", str(ELECTION_MS), "--pre-vote"),
                 *self._settings,
+                *self._tls,
             ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -122,11 +133,13 @@ class EtcdProcess:
 
     def freeze(self) -> None:
         """SIGSTOP: it keeps its connections, and is silent."""
-        self._signal(signal.SIGSTOP)
+        assert self._process is not None
+        freezing.freeze(self._process.pid)
 
     def thaw(self) -> None:
         """SIGCONT."""
-        self._signal(signal.SIGCONT)
+        assert self._process is not None
+        freezing.thaw(self._process.pid)
 
     def compact(self, revision: int) -> None:
         """Forget everything before `revision`."""
@@ -171,10 +184,6 @@ class EtcdProcess:
                 return bool(json.load(answer)["health"] == "true")
         except (urllib.error.URLError, OSError, ValueError):
             return False
-
-    def _signal(self, number: signal.Signals) -> None:
-        assert self._process is not None
-        self._process.send_signal(number)
 
     def _end(self, number: signal.Signals) -> None:
         if self._process is not None and self._process.poll() is None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import socket
+from collections import deque
 from typing import Final
 
 HOST: Final = "127.0.0.1"
@@ -12,20 +14,30 @@ FIRST_PORT: Final = 10_240
 PORTS_END: Final = 32_768
 """Exclusive. From here on Linux takes ports for outgoing connections: one may have that of a server that is about to come back."""
 
+HELD_MAX: Final = 128
+"""More than one test has servers."""
+
+_held: deque[int] = deque()
+
 
 def free_ports(count: int) -> list[int]:
-    """Ports that no process listens on now, and that no outgoing connection is given while a server is away from its own."""
-    sockets: list[socket.socket] = []
-    try:
-        while len(sockets) < count:
-            each = socket.socket()
-            try:
-                each.bind((HOST, FIRST_PORT + secrets.randbelow(PORTS_END - FIRST_PORT)))
-            except OSError:
-                each.close()
-            else:
-                sockets.append(each)
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
+    """Ports that no other server is given before theirs listen, and while one is away from its own.
+
+    A socket stays bound to each of the last `HELD_MAX` ports until the process ends. It does not listen: a connection is refused, and a
+    server that sets SO_REUSEADDR, as servers do on Linux, can listen on the port. A test of another process that looks for ports doesn't
+    set it, and is refused.
+    """
+    ports: list[int] = []
+    while len(ports) < count:
+        each = socket.socket()
+        try:
+            each.bind((HOST, FIRST_PORT + secrets.randbelow(PORTS_END - FIRST_PORT)))
+        except OSError:
             each.close()
+            continue
+        each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        ports.append(each.getsockname()[1])
+        _held.append(each.detach())
+    while len(_held) > HELD_MAX:
+        os.close(_held.popleft())
+    return ports

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+
 import pytest
 
-from . import taste
+from . import left_open, taste
 from .campaign import struck
+from .own_process import Run, own_process
 from .suite import state
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Brokers that tests start as processes listen on no fixed port.
+    os.environ.setdefault("LOWTIDE_HTTP_LISTENERS", "")
     state.register(config)
+    left_open.abort_those_of_aiokafka()
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -26,3 +33,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_sessionfinish() -> None:
     struck.write()
+
+
+@pytest.fixture(scope="module")
+def in_own_process() -> Iterator[Run]:
+    """For all measurements of a module: see `own_process`."""
+    with own_process() as run:
+        yield run

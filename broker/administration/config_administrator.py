@@ -1,7 +1,8 @@
 """Changing and describing configurations: the steps between a request and a setting that is in force, or refused.
 
 A change is checked in Kafka's order, written to the metadata with a comparison against what it was decided on, and answered when this
-broker runs on it. When another broker changed the same resource meanwhile, it is decided again on the new state.
+broker runs on it. When another broker changed the same resource meanwhile, it is decided again on the new state. Certificates that a change
+names are read and checked before it is written, also where it sets what is set already: that is how Kafka reads a renewed file again.
 
 Lowtide has topics, brokers and groups to configure; a group need not be there. It keeps no settings for clients' metrics, and has no
 loggers whose level could be set: those resources are described as empty, and each of their keys to be unknown.
@@ -12,41 +13,53 @@ Sources: KIP-226, KIP-339, KIP-848; Kafka's `ConfigAdminManager`, `Configuration
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
-from lowtide.broker.config.broker_config import BROKER_KEYS
+from lowtide.broker.config.broker_config import BROKER_KEYS, BrokerConfig
 from lowtide.broker.config.change_lines import tell_changes
+from lowtide.broker.config.client_metrics import LISTS as SUBSCRIPTION_LISTS
+from lowtide.broker.config.client_metrics import validate_client_metrics
 from lowtide.broker.config.described import (
     ConfigEntry,
     describe_all_brokers,
     describe_broker,
+    describe_client_metrics,
     describe_group,
+    describe_loggers,
     describe_topic,
     describe_topic_defaults,
 )
 from lowtide.broker.config.group_config import validate_group_configs
 from lowtide.broker.config.key import ConfigError, Type
+from lowtide.broker.config.log_levels import LogLevels, check_logger_changes
 from lowtide.broker.config.resources import (
     REPEATED,
     RESOURCES_AT_ONCE,
     Resource,
     ResourceType,
-    check_client_metrics_configs,
-    check_logger_changes,
     check_node_id,
     repeated_resources,
 )
+from lowtide.broker.config.tls_settings import store_listener
 from lowtide.broker.config.topic_config import TOPIC_KEYS_BY_NAME, TopicConfigFault, validate_topic_configs
 from lowtide.broker.context import BrokerContext
-from lowtide.metadata.changes import NO_CHANGE, ChangePlan
+from lowtide.metadata.changes import ChangePlan
+from lowtide.metadata.config_image import NOTHING_SET
 from lowtide.metadata.errors import ConflictError, FencedError, SessionError
-from lowtide.metadata.image import NOTHING_SET, MetadataImage
+from lowtide.metadata.image import MetadataImage
 from lowtide.metadata.store import AmbiguousError, MetadataStoreError, Revision
 from lowtide.protocol.errors import ErrorCode
-from lowtide.replication.config_changes import KeyChange, change_configs, plan_broker_configs, plan_group_configs, plan_topic_configs
+from lowtide.replication.config_changes import (
+    KeyChange,
+    change_configs,
+    plan_broker_configs,
+    plan_client_metrics,
+    plan_group_configs,
+    plan_topic_configs,
+)
 from lowtide.replication.refusal import Refusal
 from lowtide.replication.topic_names import check_topic_name
 
@@ -63,6 +76,17 @@ Decide = Callable[[Mapping[str, str]], "dict[str, str] | Refusal"]
 """From what is set on a resource to what shall be."""
 
 
+class KeyStores(Protocol):
+    """The certificates of this broker's listeners."""
+
+    async def prepare(self, config: BrokerConfig, named: Collection[str]) -> Callable[[], None]:
+        """Read and check what a configuration wants; `named` keys have their files read again. Returns what puts it in force.
+
+        Errors: ConfigError.
+        """
+        ...
+
+
 class NamedResource(Protocol):
     """A row of a request to change configurations."""
 
@@ -77,29 +101,41 @@ RowT = TypeVar("RowT", bound=NamedResource)
 
 
 async def change_each(
-    rows: Sequence[RowT], change: Callable[[RowT], Awaitable[Refusal | None]]
+    rows: Sequence[RowT], change: Callable[[RowT], Awaitable[Refusal | None]], lane: asyncio.Lock
 ) -> list[tuple[RowT, ErrorCode, str | None]]:
     """Change the resources of a request one after the other: each row with its error code and message. Others are served in between.
 
-    Refusals: those of `change`, INVALID_REQUEST for every row of a resource that has several.
+    Requests of more than `RESOURCES_AT_ONCE` take turns in the `lane`, which is the broker's: fifty of them hold the loop for no longer
+    than one. Refusals: those of `change`, INVALID_REQUEST for every row of a resource that has several.
     """
     twice = repeated_resources((row.resource_type, row.resource_name) for row in rows)
     outcomes: list[tuple[RowT, ErrorCode, str | None]] = []
-    for number, row in enumerate(rows, 1):
-        refusal = REPEATED if (row.resource_type, row.resource_name) in twice else await change(row)
-        outcomes.append((row, ErrorCode.NONE, None) if refusal is None else (row, refusal.error_code, refusal.message))
-        if number % RESOURCES_AT_ONCE == 0:
-            await asyncio.sleep(0)
+
+    async def change_some(some: Sequence[RowT]) -> None:
+        for row in some:
+            refusal = REPEATED if (row.resource_type, row.resource_name) in twice else await change(row)
+            outcomes.append((row, ErrorCode.NONE, None) if refusal is None else (row, refusal.error_code, refusal.message))
+
+    if len(rows) <= RESOURCES_AT_ONCE:
+        await change_some(rows)
+        return outcomes
+    for start in range(0, len(rows), RESOURCES_AT_ONCE):
+        async with lane:
+            await change_some(rows[start : start + RESOURCES_AT_ONCE])
+            await asyncio.sleep(0)  # In the lane: the next request begins in a later pass of the loop.
     return outcomes
 
 
 class ConfigAdministrator:
     """Configurations of one cluster, as seen from this broker."""
 
-    def __init__(self, broker: BrokerContext) -> None:
+    def __init__(self, broker: BrokerContext, key_stores: KeyStores) -> None:
         self.broker = broker
+        self._key_stores = key_stores
         self._configs = broker.configs
         self._node_id = broker.configs.started_with.node_id
+        self.lane = asyncio.Lock()
+        """Of requests that change many resources."""
         self._turns: WeakValueDictionary[Resource, asyncio.Lock] = WeakValueDictionary()
 
     # Changing
@@ -107,19 +143,29 @@ class ConfigAdministrator:
     async def alter(self, resource: Resource, changes: Sequence[KeyChange], *, validate_only: bool) -> Refusal | None:
         """Change keys of a resource. Refusals: those of `resources`, of the resource's plan, and `_carry_out`."""
         if resource.type is ResourceType.BROKER_LOGGER:
-            return check_logger_changes(resource.name, self._node_id, changes)
+            return self._alter_loggers(resource.name, changes, validate_only=validate_only)
 
         def decide(current: Mapping[str, str]) -> dict[str, str] | Refusal:
             return change_configs(current, changes, lambda name: _list_default(resource.type, name))
 
-        return await self._change(resource, decide, validate_only=validate_only)
+        return await self._change(resource, decide, [change.name for change in changes], validate_only=validate_only)
+
+    def _alter_loggers(self, name: str, changes: Sequence[KeyChange], *, validate_only: bool) -> Refusal | None:
+        """Change levels of this broker's loggers, for as long as it runs. Refusals: INVALID_REQUEST, INVALID_CONFIG."""
+        refusal = check_node_id(name, self._node_id) or check_logger_changes(changes)
+        if refusal is None and not validate_only:
+            levels: LogLevels = self.broker.log.levels
+            levels.change(changes)
+            for each in changes:
+                self.broker.log.info("level of a logger is changed", logger=each.name, level=each.value)
+        return refusal
 
     async def replace(self, resource: Resource, wanted: Mapping[str, str], *, validate_only: bool) -> Refusal | None:
         """Let a resource have exactly these keys set. Refusals as of `alter`."""
-        return await self._change(resource, lambda _current: dict(wanted), validate_only=validate_only)
+        return await self._change(resource, lambda _current: dict(wanted), list(wanted), validate_only=validate_only)
 
-    async def _change(self, resource: Resource, decide: Decide, *, validate_only: bool) -> Refusal | None:
-        """Changes of one resource by this broker take turns, so that only other brokers can be faster."""
+    async def _change(self, resource: Resource, decide: Decide, named: Collection[str], *, validate_only: bool) -> Refusal | None:
+        """Changes of one resource by this broker take turns, so that only other brokers can be faster. `named` keys are in the request."""
         turn = self._turns.setdefault(resource, asyncio.Lock())
         decided: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
 
@@ -135,13 +181,29 @@ class ConfigAdministrator:
                 plan = self._plan(image, resource, noted)
                 if isinstance(plan, Refusal):
                     return plan
-                if validate_only or plan.is_empty:
+                put_in_force = await self._prepare(resource, decided[1], named)
+                if isinstance(put_in_force, Refusal):
+                    return put_in_force
+                if validate_only:
                     return None
                 with suppress(ConflictError):
-                    return await self._carry_out(plan, resource, decided)
+                    refusal = None if plan.is_empty else await self._carry_out(plan, resource, decided)
+                    if refusal is None:
+                        put_in_force()
+                    return refusal
                 if not await self._sees_newer_than(image.revision):
                     break
         return Refusal(ErrorCode.REQUEST_TIMED_OUT, f"{resource.name} is changed by others at the same time; try again")
+
+    async def _prepare(self, resource: Resource, wanted: Mapping[str, str], named: Collection[str]) -> Callable[[], None] | Refusal:
+        """The certificates that this broker has to use with what is `wanted`. Refusals: INVALID_REQUEST for those that can't be used."""
+        now = self._configs.of_this
+        if resource.type is not ResourceType.BROKER or not resource.name or not any(map(store_listener, {*wanted, *named, *now})):
+            return lambda: None
+        try:
+            return await self._key_stores.prepare(self._configs.check(wanted, of_all=False), named)
+        except ConfigError as error:
+            return Refusal(ErrorCode.INVALID_REQUEST, str(error))
 
     def _plan(self, image: MetadataImage, resource: Resource, decide: Decide) -> ChangePlan | Refusal:
         """How a resource gets what `decide` wants."""
@@ -151,8 +213,7 @@ class ConfigAdministrator:
             return self._plan_broker(image, resource.name, decide)
         if resource.type is ResourceType.GROUP:
             return self._plan_group(image, resource.name, decide)
-        wanted = decide({})
-        return wanted if isinstance(wanted, Refusal) else check_client_metrics_configs(resource.name, wanted) or NO_CHANGE
+        return _plan_client_metrics(image, resource.name, decide)
 
     def _plan_topic(self, image: MetadataImage, name: str, decide: Decide) -> ChangePlan | Refusal:
         """Refusals: INVALID_REQUEST without a name, INVALID_TOPIC_EXCEPTION, INVALID_CONFIG, UNKNOWN_TOPIC_OR_PARTITION, in this order."""
@@ -219,7 +280,7 @@ class ConfigAdministrator:
         tell_changes(resource, *decided, self.broker.log)
         with suppress(TimeoutError):
             async with asyncio.timeout(SETTLING_S):
-                await self.broker.replicas.settled()
+                await self.broker.assigned.settled()
         return None
 
     async def _sees_newer_than(self, revision: Revision) -> bool:
@@ -250,12 +311,12 @@ class ConfigAdministrator:
         if resource.type is ResourceType.BROKER:
             return self._describe_broker(name, wanted)
         if resource.type is ResourceType.BROKER_LOGGER:
-            return check_node_id(name, self._node_id) or []
+            return check_node_id(name, self._node_id) or describe_loggers(self.broker.log.levels.shown(), wanted)
         if not name:
             return Refusal(ErrorCode.INVALID_REQUEST, f"The name of a {resource.type.name} must not be empty")
         if resource.type is ResourceType.GROUP:
             return describe_group(self._configs, self.broker.metadata.image.group_configs.get(name, NOTHING_SET).configs, wanted)
-        return []
+        return describe_client_metrics(self.broker.metadata.image.client_metrics.get(name, NOTHING_SET).configs, wanted)
 
     def _describe_topic(
         self, name: str, wanted: Sequence[str] | None, topic_defaults: Mapping[str, ConfigEntry]
@@ -274,19 +335,32 @@ class ConfigAdministrator:
         return check_node_id(name, self._node_id) or describe_broker(self._configs, wanted)
 
     def list(self, wanted: frozenset[ResourceType]) -> list[Resource]:
-        """All resources of these types: the groups on which something is set. Of clients' metrics there are none."""
+        """All resources of these types: the groups on which something is set, and the subscriptions to clients' metrics that there are."""
         image = self.broker.metadata.image
         names: dict[ResourceType, list[str]] = {
             ResourceType.BROKER_LOGGER: [str(broker_id) for broker_id in image.brokers],
             ResourceType.BROKER: [str(broker_id) for broker_id in image.brokers],
             ResourceType.TOPIC: list(image.topics),
             ResourceType.GROUP: list(image.group_configs),
+            ResourceType.CLIENT_METRICS: list(image.client_metrics),
         }
         return [Resource(kind, name) for kind, of_kind in names.items() if kind in wanted for name in of_kind]
 
 
+def _plan_client_metrics(image: MetadataImage, name: str, decide: Decide) -> ChangePlan | Refusal:
+    """Refusals: INVALID_REQUEST, INVALID_CONFIG, POLICY_VIOLATION."""
+    wanted = decide(image.client_metrics.get(name, NOTHING_SET).configs)
+    refusal = wanted if isinstance(wanted, Refusal) else validate_client_metrics(name, wanted)
+    if refusal is not None:
+        return refusal
+    assert not isinstance(wanted, Refusal)
+    return plan_client_metrics(image, name, wanted)
+
+
 def _list_default(kind: ResourceType, name: str) -> str | None:
     """The default of a key that is a list; None of any other."""
+    if kind is ResourceType.CLIENT_METRICS:
+        return "" if name in SUBSCRIPTION_LISTS else None
     table = {ResourceType.TOPIC: TOPIC_KEYS_BY_NAME, ResourceType.BROKER: BROKER_KEYS}.get(kind, {})
     key = table.get(name)
     return key.default or "" if key is not None and key.type is Type.LIST else None

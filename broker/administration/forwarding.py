@@ -1,37 +1,51 @@
 """Requests that only the controller can decide, from a broker that isn't: asked of the controller, and answered with its answer.
 
-So clients may send them to any broker. The controller is asked in the same API version, under the broker's own name; what was forwarded
-is never forwarded again, so two brokers with different images can't play ball with it. While there is no controller, or it isn't
-reached, a new one is waited for. In the end the answer is NOT_CONTROLLER, or, when the request was sent and no answer came,
-REQUEST_TIMED_OUT: at the latest when the registration of the broker that was asked has ended.
+So clients may send them to any broker. The controller gets the request in an envelope, in the same API version, with the client's
+principal, address and id: its quotas and its audit log see that client. The broker that a client is connected to asks whether it may do
+that, before it forwards (`guards/administration`); what was forwarded is never forwarded again.
+
+While there is no controller, or it isn't reached, a new one is waited for. In the end the answer is NOT_CONTROLLER, or, when the request
+was sent and no answer came, REQUEST_TIMED_OUT: at the latest when the registration of the broker that was asked has ended.
 
 After a change the answer waits, though not for long, until this broker's image shows it too: its clients ask this broker next.
-Sources: KIP-590, Kafka's `ForwardingManager`. Unlike there no envelope carries the client's principal: there is no authentication yet.
+Sources: KIP-590, Kafka's `ForwardingManager`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 import msgspec
 
 from lowtide.broker.administration.committing import newer_image
-from lowtide.broker.network.peer_client import PeerClients, PeerError
+from lowtide.broker.administration.envelopes import OF_THE_BROKER, Origin, answer_in, sealed
+from lowtide.broker.network.peer_client import PeerClient, PeerClients, PeerError
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.image import ImageDelta, MetadataImage
 from lowtide.metadata.session import MetadataSession
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
 from lowtide.protocol.schema import ApiMessage
 from lowtide.replication.refusal import Refusal
 
 PURPOSE: Final = "forwarding"
-_FORWARDED: Final = re.compile(rf".+-{PURPOSE}-[0-9]+")
-"""The client id of a forwarded request: the broker's, and the purpose of the connection. (Who uses such a name forgoes the forwarding.)"""
+
+FORWARDED: Final = frozenset(
+    {
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+        ApiKey.CREATE_PARTITIONS,
+        ApiKey.CREATE_TOPICS,
+        ApiKey.DELETE_TOPICS,
+        ApiKey.ELECT_LEADERS,
+        ApiKey.LIST_PARTITION_REASSIGNMENTS,
+        ApiKey.UNREGISTER_BROKER,
+    }
+)
+"""Requests for the controller: what may be in an envelope."""
 
 CONTROLLER_WAIT_MS: Final = 10_000
 """How long a controller that can be reached is waited for, at most: about two sessions of a broker."""
@@ -60,11 +74,6 @@ Shows = Callable[[Any, Any, MetadataImage], bool]
 """Whether an image shows what the answer to a request says."""
 
 
-def was_forwarded(client_id: str | None) -> bool:
-    """Whether a request with this client id comes from another broker that isn't the controller."""
-    return client_id is not None and _FORWARDED.fullmatch(client_id) is not None
-
-
 def _purpose(number: int) -> str:
     return f"{PURPOSE}-{number}"
 
@@ -74,24 +83,25 @@ class Forwarder:
 
     def __init__(self, metadata: MetadataSession, peers: PeerClients) -> None:
         self._metadata = metadata
-        self._peers = peers
+        self.peers = peers
         self._busy: set[int] = set()
         metadata.on_image(self._on_image)
 
     def _on_image(self, old: MetadataImage, new: MetadataImage, delta: ImageDelta) -> None:
         """A controller that is stopped or cut off and keeps its connections does not hold a request longer than its lease lasts."""
-        self._peers.forget_ended(old, new, delta.brokers_changed, [_purpose(number) for number in range(CONNECTIONS_MAX)])
+        self.peers.forget_ended(old, new, delta.brokers_changed, [_purpose(number) for number in range(CONNECTIONS_MAX)])
 
     def wrap(self, spec: HandlerSpec, refuse: Refuse, shows: Shows | None = None) -> HandlerSpec:
         """A handler for any broker out of one for the controller. The request may say in `timeout_ms` how long it may take."""
+        assert spec.key in FORWARDED, spec.key
         local = spec.handle_later
         assert local is not None, f"{spec.key.name} has no handler that may wait"
 
         async def handle(request: Any, context: RequestContext) -> Any:
             timeout_ms = getattr(request, "timeout_ms", DEFAULT_TIMEOUT_MS)
-            if self._metadata.is_controller or was_forwarded(context.client_id) or timeout_ms <= 0:
+            if self._metadata.is_controller or context.forwarded or timeout_ms <= 0:
                 return await local(request, context)
-            answer = await self.ask(spec.key, context.api_version, request, timeout_ms)
+            answer = await self.ask(spec.key, context.api_version, request, timeout_ms, Origin.of(context))
             if answer is None:
                 return await local(request, context)
             if isinstance(answer, Refusal):
@@ -102,11 +112,15 @@ class Forwarder:
 
         return msgspec.structs.replace(spec, handle_later=handle)
 
-    async def ask(self, key: ApiKey, version: int, request: ApiMessage, timeout_ms: int) -> Any | Refusal | None:
+    async def ask(
+        self, key: ApiKey, version: int, request: ApiMessage, timeout_ms: int, origin: Origin = OF_THE_BROKER
+    ) -> Any | Refusal | None:
         """The controller's answer; None if this broker has become controller itself.
 
-        Refusals: NOT_CONTROLLER, and REQUEST_TIMED_OUT when it isn't known what became of the request.
+        Refusals: NOT_CONTROLLER, REQUEST_TIMED_OUT when it isn't known what became of the request, CLUSTER_AUTHORIZATION_FAILED where this
+        broker has no CLUSTER_ACTION.
         """
+        envelope = sealed(key, version, request, origin)
         loop = asyncio.get_running_loop()
         give_up = loop.time() + min(timeout_ms, CONTROLLER_WAIT_MS) / 1000
         reason = "there is no controller"
@@ -115,7 +129,7 @@ class Forwarder:
             controller = image.brokers.get(image.controller_id)
             if controller is not None and controller.broker_id != self._metadata.broker_id:
                 try:
-                    return await self._send(controller.broker_id, key, version, request, timeout_ms)
+                    return _taken_out(key, version, await self._send(controller.broker_id, envelope, timeout_ms))
                 except PeerError as error:
                     reason = str(error)
                     if error.was_sent:
@@ -135,15 +149,26 @@ class Forwarder:
                 return False
         return True
 
-    async def _send(self, broker_id: int, key: ApiKey, version: int, request: ApiMessage, timeout_ms: int) -> Any:
+    async def _send(self, broker_id: int, envelope: EnvelopeRequest, timeout_ms: int) -> EnvelopeResponse:
         """Errors: PeerError."""
         number = next((each for each in range(CONNECTIONS_MAX) if each not in self._busy), None)
-        listener = self._metadata.image.brokers[broker_id].inter_broker
-        client = self._peers.client(broker_id, listener, _purpose(number or 0))
+        client = self.peers.client_of(self._metadata.image.brokers[broker_id], _purpose(number or 0))
         if number is None:
-            return await client.request(key, version, request, timeout_ms + ANSWER_GRACE_MS)
+            return await self._ask(client, envelope, timeout_ms)
         self._busy.add(number)
         try:
-            return await client.request(key, version, request, timeout_ms + ANSWER_GRACE_MS)
+            return await self._ask(client, envelope, timeout_ms)
         finally:
             self._busy.discard(number)
+
+    async def _ask(self, client: PeerClient, envelope: EnvelopeRequest, timeout_ms: int) -> EnvelopeResponse:
+        answer: EnvelopeResponse = await client.request(ApiKey.ENVELOPE, 0, envelope, timeout_ms + ANSWER_GRACE_MS)
+        return answer
+
+
+def _taken_out(key: ApiKey, version: int, envelope: EnvelopeResponse) -> Any | Refusal:
+    if envelope.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+        return Refusal(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "The controller takes no request from this broker: it has no CLUSTER_ACTION")
+    if envelope.error_code != ErrorCode.NONE or envelope.response_data is None:
+        return Refusal(ErrorCode.UNKNOWN_SERVER_ERROR, f"The controller could not carry the request out: error {envelope.error_code}")
+    return answer_in(key, version, envelope.response_data)

@@ -24,8 +24,11 @@ def controller_settings(config: BrokerConfig) -> ControllerSettings:
     """What a broker's configuration says to it as controller."""
     interval_s = config.values["leader.imbalance.check.interval.seconds"]
     assert isinstance(interval_s, int), interval_s
+    least = config.topic_defaults["min.insync.replicas"]
+    assert isinstance(least, int), least
     return ControllerSettings(
         elects_unclean=config.topic_defaults["unclean.leader.election.enable"] is True,
+        min_insync_replicas=least,
         rebalances=config.values["auto.leader.rebalance.enable"] is True,
         rebalance_interval_ms=interval_s * 1000,
     )
@@ -41,7 +44,10 @@ class PartitionAdministrator:
         """Have partitions elect leaders. Refusals: those of `plan_elections`, and of `commit`."""
         metadata = self.broker.metadata
         return await self._change(
-            len(wanted), lambda: plan_elections(metadata.image, wanted, election), timeout_ms, {ErrorCode.ELECTION_NOT_NEEDED}
+            len(wanted),
+            lambda: plan_elections(metadata.image, wanted, election, controller_settings(self.broker.config)),
+            timeout_ms,
+            {ErrorCode.ELECTION_NOT_NEEDED},
         )
 
     async def reassign(self, wanted: Sequence[Reassignment], timeout_ms: int, *, may_change_factor: bool) -> Outcomes:

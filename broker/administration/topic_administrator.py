@@ -17,9 +17,11 @@ from weakref import WeakValueDictionary
 
 from lowtide.broker.administration.committing import GIVEN_UP, MAX_PLANS, TOO_LATE, P, check_timeout, commit, decide_and_commit, newer_image
 from lowtide.broker.administration.creation_limits import CreationLimits
+from lowtide.broker.administration.envelopes import OF_THE_BROKER, Origin
 from lowtide.broker.administration.forwarding import OWN_IMAGE_MS, Forwarder
 from lowtide.broker.config.topic_config import TopicConfigFault, validate_topic_configs
 from lowtide.broker.context import BrokerContext
+from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.changes import NO_CHANGE
 from lowtide.metadata.errors import ConflictError
 from lowtide.protocol.api_keys import ApiKey
@@ -39,19 +41,24 @@ _QUIET: Final = frozenset({ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.THROTTLING_
 """Refusals of automatic creations that are not logged: the client asks again."""
 
 
+Charge = Callable[[RequestContext, int], int]
+"""Lets the client of a request change so many partitions. Returns for how long it has to wait instead, 0 where it need not."""
+
+
 class TopicAdministrator:
     """Topics of one cluster, as seen from this broker."""
 
-    def __init__(self, broker: BrokerContext, forwarder: Forwarder | None = None) -> None:
-        """`forwarder` asks the controller where this broker isn't it."""
+    def __init__(self, broker: BrokerContext, forwarder: Forwarder | None = None, charge: Charge = lambda _asker, _count: 0) -> None:
+        """`forwarder` asks the controller where this broker isn't it. `charge` counts partitions that are created by asking for a topic."""
         self.broker = broker
         self.forwarder = forwarder
+        self._charge = charge
         self.limits = CreationLimits(broker)
         self._creating: set[str] = set()
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def plan_creation(self, topic: NewTopic, configs: Sequence[tuple[str, str | None]]) -> TopicCreation | Refusal:
-        """How a topic would be made; `configs` as the client lists them, the last of a name counts."""
+        """The creation of a topic; `configs` as the client lists them, the last of a name counts."""
         broker = self.broker
         checked = validate_topic_configs(broker.config, dict(configs))
         refusal = Refusal(*checked) if isinstance(checked, TopicConfigFault) else None
@@ -69,15 +76,18 @@ class TopicAdministrator:
             return planned
         return self.limits.check_partitions(topic.name, planned.partition_count * planned.replication_factor) or planned
 
-    async def create(self, topic: NewTopic, configs: Sequence[tuple[str, str | None]], timeout_ms: int) -> TopicCreation | Refusal:
+    async def create(
+        self, topic: NewTopic, configs: Sequence[tuple[str, str | None]], timeout_ms: int, origin: Origin = OF_THE_BROKER
+    ) -> TopicCreation | Refusal:
         """Have a topic made, by whichever broker is controller; return when it is served here. Refusals as of `create_here`.
 
-        Where another broker makes it, numbers that are left open are this broker's defaults, and the plan is empty.
+        Where another broker makes it, numbers that are left open are this broker's defaults, and the plan is empty; it counts for the
+        client that is its `origin`.
         """
         forwarder, version = self.forwarder, CreateTopicsRequest.VERSIONS.high
         if forwarder is None or self.broker.metadata.is_controller or timeout_ms <= 0:
             return await self.create_here(topic, configs, timeout_ms)
-        answer = await forwarder.ask(ApiKey.CREATE_TOPICS, version, self._creation_request(topic, configs, timeout_ms), timeout_ms)
+        answer = await forwarder.ask(ApiKey.CREATE_TOPICS, version, self._creation_request(topic, configs, timeout_ms), timeout_ms, origin)
         if answer is None:
             return await self.create_here(topic, configs, timeout_ms)
         if isinstance(answer, Refusal):
@@ -188,15 +198,21 @@ class TopicAdministrator:
             refusals |= dict.fromkeys(left, GIVEN_UP)
         return [refusals.get(number) for number in range(len(deletions))]
 
-    def create_automatically(self, name: str, connection: object) -> None:
-        """Begin to create a topic that a client asked for by name, once; not where too many are being created: the client asks again."""
-        if name not in self._creating and self.limits.may_create_automatically(connection, len(self._creating)):
-            self._creating.add(name)
-            self.broker.tasks.spawn(self._create_automatically(name), name=f"create topic {name}")
+    def create_automatically(self, name: str, asker: RequestContext) -> None:
+        """Begin to create a topic that a client asked for by name, once; not where too many are being created: the client asks again.
 
-    async def _create_automatically(self, name: str) -> None:
+        It counts for the client's quota of changed partitions, on the controller. Source: Kafka's `DefaultAutoTopicCreationManager`.
+        """
+        if name in self._creating or not self.limits.may_create_automatically(asker.connection, len(self._creating)):
+            return
+        if self.broker.metadata.is_controller and self._charge(asker, self.broker.config.num_partitions):
+            return
+        self._creating.add(name)
+        self.broker.tasks.spawn(self._create_automatically(name, Origin.of(asker)), name=f"create topic {name}")
+
+    async def _create_automatically(self, name: str, origin: Origin) -> None:
         try:
-            outcome = await self.create(NewTopic(name), (), AUTOMATIC_CREATION_TIMEOUT_MS)
+            outcome = await self.create(NewTopic(name), (), AUTOMATIC_CREATION_TIMEOUT_MS, origin)
             if not isinstance(outcome, Refusal):
                 self.broker.log.info("topic created automatically", topic=name)
             elif outcome.error_code not in _QUIET and self.limits.may_log():
@@ -222,7 +238,7 @@ class TopicAdministrator:
         """Wait until all that the image says is carried out here. Returns False when the deadline passes first."""
         try:
             async with asyncio.timeout_at(deadline):
-                await self.broker.replicas.settled()
+                await self.broker.assigned.settled()
         except TimeoutError:
             return False
         return True

@@ -15,6 +15,7 @@ import msgspec
 from lowtide.broker.config.connection_overrides import parse_overrides
 from lowtide.broker.config.follower_fetch_rules import check_follower_fetches
 from lowtide.broker.config.group_config import check_consumer_groups
+from lowtide.broker.config.http_listeners import HttpListener, http_listeners
 from lowtide.broker.config.key import LISTENER_PREFIX, ConfigError, ConfigKey, ImpossibleTogetherError, Type, Value
 from lowtide.broker.config.keys_cluster import CLUSTER_KEYS
 from lowtide.broker.config.keys_groups import GROUP_KEYS
@@ -22,8 +23,10 @@ from lowtide.broker.config.keys_own import OWN_KEYS
 from lowtide.broker.config.keys_remote import REMOTE_KEYS
 from lowtide.broker.config.keys_security import SECURITY_KEYS
 from lowtide.broker.config.keys_server import SERVER_KEYS
+from lowtide.broker.config.listener_settings import SecuredListener, secured_listeners
 from lowtide.broker.config.listeners import Listener, advertised_listeners, client_listeners, inter_broker_listener
 from lowtide.broker.config.maximum_versions import MAX_VERSION_PREFIX, api_of, max_version_key
+from lowtide.broker.config.sasl_settings import OwnLogin, inter_broker_login
 from lowtide.broker.config.security_rules import check_security
 from lowtide.broker.config.sources import DYNAMIC_BROKER, DYNAMIC_DEFAULT, Given
 from lowtide.broker.config.topic_defaults import check_consumed_retention, topic_defaults
@@ -55,6 +58,11 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Those of clients and brokers; a controller's listeners of KRaft aren't opened."""
     advertised_listeners: tuple[Listener, ...]
     """The addresses that clients get, by listener names; port 0 stands for the port that was bound."""
+    http_listeners: tuple[HttpListener, ...]
+    secured_listeners: Mapping[str, SecuredListener]
+    """How listeners are secured that aren't open to everybody, by their names."""
+    inter_broker_login: tuple[str, OwnLogin] | None
+    """Mechanism and user by which this broker logs in to others, where that listener has SASL."""
     inter_broker_listener: str
     """The name of the one that is for other brokers."""
     log_dirs: tuple[str, ...]
@@ -72,6 +80,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     answers_unread_max_bytes: int
     connections_max_idle_ms: int
     """No limit is the largest number there is."""
+    frees_deleted: bool
+    login_timeout_ms: int
     max_connections: int
     max_connections_per_ip: int
     fetch_max_bytes: int
@@ -96,6 +106,11 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     given: Mapping[str, Given]
 
     @property
+    def advertises_local_address(self) -> bool:
+        """Whether a client gets the address at which its connection arrived: nothing else is set to be advertised."""
+        return self.values["lowtide.advertise.local.address"] is True and "advertised.listeners" not in self.given
+
+    @property
     def unenforced_keys_given(self) -> tuple[str, ...]:
         """The keys that are set and have no effect yet, sorted."""
         return tuple(sorted(name for name in self.given if not broker_key(name).enforced))
@@ -115,7 +130,12 @@ def broker_key(name: str) -> ConfigKey:
         rest = name[len(LISTENER_PREFIX) :].partition(".")[2]
         base = BROKER_KEYS.get(rest) or BROKER_KEYS.get(rest.partition(".")[2])
         if base is not None:
-            return msgspec.structs.replace(base, name=name, default=None, enforced=False)
+            return msgspec.structs.replace(
+                base,
+                name=name,
+                default=None,
+                enforced=base.enforced and (base in SECURITY_KEYS or base.name == "max.connection.creation.rate"),
+            )
     if name.startswith(FREE_PREFIXES):
         return ConfigKey(name, Type.STRING, None, None, "Handed to the plug-in that the prefix stands for.")
     message = f"{name} is not a key of a broker's configuration: allowed are the keys listed in docs/configuration.md{_similar(name)}"
@@ -167,12 +187,19 @@ def _typed(values: dict[str, Value], given: Mapping[str, Given], host_name: str)
         check_consumed_retention(values, defaults)
     listeners = client_listeners(values)
     advertised = advertised_listeners(values, listeners, host_name)
+    between = inter_broker_listener(values, given, advertised)
+    of_http = http_listeners(values)
+    secured = secured_listeners(values, given, listeners, of_http)
+    sasl = secured[between].sasl if between in secured else None
     return BrokerConfig(
         node_id=_node_id(values, given),
         broker_rack=_text_or_none(values, "broker.rack"),
         listeners=listeners,
         advertised_listeners=advertised,
-        inter_broker_listener=inter_broker_listener(values, given, advertised),
+        http_listeners=of_http,
+        secured_listeners=MappingProxyType(dict(secured)),
+        inter_broker_login=None if sasl is None else inter_broker_login(values, between, sasl),
+        inter_broker_listener=between,
         log_dirs=_log_dirs(values, given),
         num_partitions=_number(values, "num.partitions"),
         default_replication_factor=_number(values, "default.replication.factor"),
@@ -186,6 +213,8 @@ def _typed(values: dict[str, Value], given: Mapping[str, Given], host_name: str)
         request_rows_max=_number(values, "lowtide.request.rows.max"),
         answers_unread_max_bytes=_number(values, "lowtide.answers.unread.max.bytes"),
         connections_max_idle_ms=_limit(values, "connections.max.idle.ms"),
+        frees_deleted=values["lowtide.log.free.deleted"] is True,
+        login_timeout_ms=_number(values, "lowtide.login.timeout.ms"),
         max_connections=_number(values, "max.connections"),
         max_connections_per_ip=_number(values, "max.connections.per.ip"),
         fetch_max_bytes=_number(values, "fetch.max.bytes"),

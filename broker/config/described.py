@@ -13,7 +13,9 @@ from typing import Final
 import msgspec
 
 from lowtide.broker.config.broker_config import BROKER_KEYS, FREE_PREFIXES, ConfigError, broker_key
-from lowtide.broker.config.dynamic_config import DYNAMIC_KEYS, BrokerConfigs
+from lowtide.broker.config.client_metrics import DEFAULTS as CLIENT_METRICS_DEFAULTS
+from lowtide.broker.config.client_metrics import KEYS as CLIENT_METRICS_KEYS
+from lowtide.broker.config.dynamic_config import BrokerConfigs, is_dynamic
 from lowtide.broker.config.key import ConfigKey, Type, Value, value_text
 from lowtide.broker.config.keys_of_groups import KEYS_OF_GROUPS
 from lowtide.broker.config.keys_topics import TOPIC_KEYS
@@ -100,6 +102,26 @@ def describe_group(configs: BrokerConfigs, overrides: Mapping[str, str], wanted:
     return entries
 
 
+def describe_client_metrics(configs: Mapping[str, str], wanted: Sequence[str] | None) -> list[ConfigEntry]:
+    """The keys of a subscription to clients' metrics: those `wanted`, or all."""
+    types = {"interval.ms": WireType.INT, "match": WireType.LIST, "metrics": WireType.LIST}
+    entries = []
+    for name, default in CLIENT_METRICS_DEFAULTS.items():
+        if not wanted or name in wanted:
+            source = ConfigSource.CLIENT_METRICS if name in configs else ConfigSource.DEFAULT
+            entries.append(ConfigEntry(name, configs.get(name, default), source, (), types[name], CLIENT_METRICS_KEYS[name]))
+    return entries
+
+
+def describe_loggers(levels: Mapping[str, str], wanted: Sequence[str] | None) -> list[ConfigEntry]:
+    """The levels in force of loggers: those `wanted`, or all."""
+    return [
+        ConfigEntry(name, level, ConfigSource.DYNAMIC_LOGGER, (), WireType.UNKNOWN, "The level from which on lines are written.")
+        for name, level in levels.items()
+        if not wanted or name in wanted
+    ]
+
+
 def describe_broker(configs: BrokerConfigs, wanted: Sequence[str] | None) -> list[ConfigEntry]:
     """The keys of this broker: those `wanted`, or all; also those that it was given although they have a free part in their names."""
     layers = _layers(configs)
@@ -134,7 +156,7 @@ def _broker_entry(key: ConfigKey, value: str | None, source: ConfigSource, synon
         synonyms,
         WireType[key.type.name],
         key.doc,
-        is_read_only=key.name not in DYNAMIC_KEYS,
+        is_read_only=not is_dynamic(key.name),
         is_sensitive=secret,
     )
 

@@ -4,14 +4,15 @@ From weak to strong: defaults, what the broker was started with, what is set on 
 configuration in force has been checked whole; what is stored and cannot be, because another version wrote it, is left aside.
 
 A key can be set while the broker runs if Apache Kafka lists it so **and** the change takes effect here at once: the defaults of topics,
-the limits of connections, the memory of silent producers. Every other key is refused, and described as read-only.
+the limits of connections, the memory of silent producers, the key store and trust store of a listener. Every other key is refused, and
+described as read-only.
 
 Sources: KIP-226, Kafka's `DynamicBrokerConfig`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -20,22 +21,30 @@ from lowtide.broker.config.broker_config import BROKER_KEYS, BrokerConfig, broke
 from lowtide.broker.config.key import ConfigError
 from lowtide.broker.config.keys_topics import TOPIC_KEYS
 from lowtide.broker.config.sources import DYNAMIC_BROKER, DYNAMIC_DEFAULT, Given
+from lowtide.broker.config.tls_settings import STORE_KEYS, store_listener
 from lowtide.broker.config.topic_defaults import TOTALS_OF_LOCAL, check_consumed_retention, check_local_retention
-from lowtide.metadata.image import NOTHING_SET, MetadataImage
+from lowtide.metadata.config_image import NOTHING_SET
+from lowtide.metadata.image import MetadataImage
 
 DYNAMIC_KEYS: Final = frozenset(
     {key.broker_key for key in TOPIC_KEYS if key.broker_key is not None}
     | {"max.connections", "max.connections.per.ip", "max.connections.per.ip.overrides", "producer.id.expiration.ms"}
+    | {"max.connection.creation.rate"}
     | {"log.retention.commitoffset.enable"}
     | {"log.cleaner.backoff.ms", "log.cleaner.dedupe.buffer.size", "log.cleaner.io.max.bytes.per.second"}
     | {"leader.replication.throttled.rate", "follower.replication.throttled.rate"}
 )
-"""The keys that can be set while a broker runs."""
+"""The keys that can be set while a broker runs, besides those of listeners (`is_dynamic`)."""
 
 assert BROKER_KEYS.keys() >= DYNAMIC_KEYS
 
 Layer = Mapping[str, str]
 """Texts by key."""
+
+
+def is_dynamic(name: str) -> bool:
+    """Whether a key can be set while a broker runs; those of a key store or trust store on single brokers, and for single listeners."""
+    return name in DYNAMIC_KEYS or store_listener(name) is not None
 
 
 class BrokerConfigs:
@@ -53,7 +62,7 @@ class BrokerConfigs:
         """Take over what the metadata say. Returns what is wrong with them, if something is: the keys that are left aside."""
         self.of_all = image.broker_configs.get("", NOTHING_SET).configs
         self.of_this = image.broker_configs.get(str(self.started_with.node_id), NOTHING_SET).configs
-        of_all, of_this = self._possible_of(self.of_all), self._possible_of(self.of_this)
+        of_all, of_this = self._possible_of(self.of_all, of_all=True), self._possible_of(self.of_this, of_all=False)
         try:
             self.current = self._overlaid(of_all, of_this)
         except ConfigError as error:  # Possible each, but not with each other: set while brokers ran on something else.
@@ -62,36 +71,42 @@ class BrokerConfigs:
         left_aside = (self.of_all.keys() - of_all.keys()) | (self.of_this.keys() - of_this.keys())
         return f"not possible: {', '.join(sorted(left_aside))}" if left_aside else None
 
-    def check(self, wanted: Layer, *, of_all: bool) -> None:
-        """Whether this broker can run on `wanted` instead of what is set on all brokers, or on this one.
+    def check(self, wanted: Layer, *, of_all: bool) -> BrokerConfig:
+        """What this broker would run on with `wanted` instead of what is set on all brokers, or on this one.
 
         What is stored and left aside may stay as it is. Errors: ConfigError, one sentence.
         """
         stored = self.of_all if of_all else self.of_this
-        judged = {name: text for name, text in wanted.items() if stored.get(name) != text or self._is_possible(name, text)}
-        fixed = sorted(broker_key(name).name for name in judged if name not in DYNAMIC_KEYS)
-        if fixed:
-            message = f"Cannot update these configs dynamically: [{', '.join(fixed)}]"
-            raise ConfigError(message)
-        if of_all:
-            config = self._overlaid(judged, self._possible_of(self.of_this))
-        else:
-            config = self._overlaid(self._possible_of(self.of_all), judged)
+        possible = self._possible_of(stored, of_all=of_all)
+        judged = {name: text for name, text in wanted.items() if stored.get(name) != text or name in possible}
+        _check_names(judged, of_all=of_all)
+        of_this = self._possible_of(self.of_this, of_all=False)
+        config = self._overlaid(judged, of_this) if of_all else self._overlaid(self._possible_of(self.of_all, of_all=True), judged)
         check_consumed_retention(config.values, config.topic_defaults)
         if any(config.values[name] != self.current.values[name] for pair in TOTALS_OF_LOCAL.items() for name in pair):
             check_local_retention(config.values, config.topic_defaults)
+        for name in judged:
+            listener = store_listener(name)
+            if listener is not None and not _has_tls(config, listener):
+                message = f"{name} is not possible: this broker has no listener {listener} with TLS"
+                raise ConfigError(message)
+        return config
 
-    def _possible_of(self, layer: Layer) -> Layer:
-        return {name: text for name, text in layer.items() if self._is_possible(name, text)}
+    def _possible_of(self, layer: Layer, *, of_all: bool) -> dict[str, str]:
+        """What this broker can run on: each key by itself, but all keys of a listener's stores together."""
+        possible = {name: text for name, text in layer.items() if name in DYNAMIC_KEYS and self._is_possible({name: text})}
+        for listener in {store_listener(name) for name in layer} - {None} if not of_all else ():
+            together = {name: text for name, text in layer.items() if store_listener(name) == listener}
+            if self._is_possible(together):
+                possible |= together
+        return possible
 
-    def _is_possible(self, name: str, text: str) -> bool:
-        if name not in DYNAMIC_KEYS:
-            return False
+    def _is_possible(self, layer: Layer) -> bool:
         try:
-            self._overlaid({}, {name: text})
+            config = self._overlaid({}, layer)
         except ConfigError:
             return False
-        return True
+        return all(listener is None or _has_tls(config, listener) for listener in map(store_listener, layer))
 
     def _overlaid(self, of_all: Layer, of_this: Layer) -> BrokerConfig:
         started = self.started_with
@@ -103,3 +118,26 @@ class BrokerConfigs:
         return msgspec.structs.replace(
             load_config(given=given), listeners=started.listeners, advertised_listeners=started.advertised_listeners
         )
+
+
+def _has_tls(config: BrokerConfig, listener: str) -> bool:
+    secured = config.secured_listeners.get(listener)
+    return secured is not None and secured.tls is not None
+
+
+def _check_names(names: Iterable[str], *, of_all: bool) -> None:
+    """Refuse keys that can't be set while the broker runs, in Kafka's order and words. Errors: ConfigError."""
+    sorted_names = sorted(broker_key(name).name for name in names)
+    refusals = (
+        ("Cannot update these configs dynamically", lambda name: not is_dynamic(name) and name not in STORE_KEYS),
+        ("These security configs can be dynamically updated only per-listener using the listener prefix", STORE_KEYS.__contains__),
+        (
+            "Cannot update these configs at default cluster level, broker id must be specified",
+            lambda name: of_all and name not in DYNAMIC_KEYS,
+        ),
+    )
+    for sentence, is_refused in refusals:
+        refused = [name for name in sorted_names if is_refused(name)]
+        if refused:
+            message = f"{sentence}: [{', '.join(refused)}]"
+            raise ConfigError(message)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from lowtide.broker.config.key import ConfigKey, Type, at_least
+from lowtide.broker.config.key import ConfigKey, Matching, OneOf, Type, at_least
+from lowtide.broker.config.log_levels import LEVELS
 
 _INT: Final = Type.INT
+HTTP_LISTENER_PATTERN: Final = r"(http|https)://(\[[0-9A-Fa-f:.%]*\]|[^/:\[\]]*):[0-9]{1,5}"
+_AUDIT_EVENTS: Final = OneOf(("logins", "logins-refused", "allowed", "denied", "changes", "deletes"))
 
 # fmt: off
 OWN_KEYS: Final[tuple[ConfigKey, ...]] = (
@@ -17,6 +20,56 @@ OWN_KEYS: Final[tuple[ConfigKey, ...]] = (
               "of clients that have read nothing for longest are closed.", enforced=True),
     ConfigKey("lowtide.request.decompressed.max.bytes", _INT, "134217728", at_least(1 << 20),
               "How many bytes the compressed batches of one Produce request may decompress to together.", enforced=True),
+
+    ConfigKey("lowtide.advertise.local.address", Type.BOOLEAN, "false", None,
+              "Whether clients get, for the broker that they ask, the address and port at which their connection arrived, where advertised.listeners is not "
+              "set. For a single broker whose address is not known beforehand, such as one in a container.", enforced=True),
+    ConfigKey("lowtide.log.level", Type.STRING, "INFO", OneOf(tuple(LEVELS)),
+              "How much the broker's log has at its start; --log-level is the same. While a broker runs, the level of each room of the code is set as that of "
+              "Kafka's loggers is (KIP-412).", enforced=True),
+
+    ConfigKey("lowtide.login.timeout.ms", _INT, "30000", at_least(1_000),
+              "How long a connection may stay without a login, or a TLS handshake, where its listener wants one.", enforced=True),
+
+    ConfigKey("lowtide.tls.reload.interval.ms", _INT, "10000", at_least(100),
+              "How often the files of key stores and trust stores are read again; renewed ones hold for new connections.", enforced=True),
+
+    ConfigKey("http.listeners", Type.LIST, None, Matching(HTTP_LISTENER_PATTERN, "a list of http://host:port or https://host:port, where an empty host is every interface"),
+              "Where metrics, health and the console are served, as http://host:port or https://host:port; nowhere when empty. When not set, lowtide serve "
+              "listens on http://127.0.0.1:9644 if that port is free. Other machines need a login.", enforced=True),
+
+    ConfigKey("console.write", Type.BOOLEAN, "false", None,
+              "Whether the console at http.listeners may change what access rules allow its visitors: delete records, set and delete offsets of groups. "
+              "It is read-only otherwise.", enforced=True),
+    ConfigKey("http.ready.requires.in.sync", Type.BOOLEAN, "false", None,
+              "Whether /health/ready waits until all replicas of the partitions that a broker leads or follows are in sync, as a rolling restart wants it.",
+              enforced=True),
+
+    ConfigKey("lowtide.log.delete.erase", Type.BOOLEAN, "false", None,
+              "Whether topics erase what is deleted that don't say so themselves with lowtide.delete.erase.", enforced=True),
+    ConfigKey("lowtide.log.free.deleted", Type.BOOLEAN, "true", None,
+              "Whether deleted records give their room on the disk back at once: files below the log start and of deleted topics are emptied, and the one that "
+              "holds the log start gets a hole. Without it their room is free when file.delete.delay.ms is over, in whole segments.", enforced=True),
+
+    # The audit log.
+    ConfigKey("lowtide.audit.log", Type.STRING, "off", OneOf(("off", "log", "file")),
+              "Where the audit log goes: nowhere, into the broker's log, or into a file of its own. Without one, denied operations are lines of the "
+              "broker's log.", enforced=True),
+    ConfigKey("lowtide.audit.events", Type.LIST, "logins-refused,denied,changes,deletes", _AUDIT_EVENTS,
+              "What the audit log has.", enforced=True),
+    ConfigKey("lowtide.audit.file", Type.STRING, None, None, "The file of the audit log, in the first log directory unless its path is absolute; rotated ones "
+              "have a number behind its name.", enforced=True),
+    ConfigKey("lowtide.audit.file.max.bytes", Type.LONG, "104857600", at_least(4096),
+              "How large the file of the audit log gets before it is rotated.", enforced=True),
+    ConfigKey("lowtide.audit.files.max", _INT, "10", at_least(2), "How many files the audit log has, the current one included; the oldest is removed.",
+              enforced=True),
+
+    ConfigKey("lowtide.sasl.oauthbearer.allowed.urls", Type.LIST, "", None,
+              "URLs that may be configured for OAUTHBEARER, each as it is configured. Kafka has a system property for it, org.apache.kafka.sasl.oauthbearer.allowed.urls.",
+              enforced=True),
+
+    ConfigKey("lowtide.metrics.partitions", Type.BOOLEAN, "true", None,
+              "Whether /metrics has series of single partitions. Without them those of topics, groups and the broker remain.", enforced=True),
 
     # What clients may create.
     ConfigKey("lowtide.partitions.max", _INT, "100000", at_least(1),

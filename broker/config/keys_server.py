@@ -49,7 +49,8 @@ SERVER_KEYS: Final[tuple[ConfigKey, ...]] = (
     ConfigKey("max.connections.per.ip", _INT, _UNLIMITED, at_least(0), "How many connections one address may have.", enforced=True),
     ConfigKey("max.connections.per.ip.overrides", _STRING, "", _OVERRIDES,
               "Addresses with a number of connections of their own, as address:number.", enforced=True),
-    ConfigKey("max.connection.creation.rate", _INT, _UNLIMITED, at_least(0), "How many connections a second are accepted."),
+    ConfigKey("max.connection.creation.rate", _INT, _UNLIMITED, at_least(0), "How many connections a second are served; later ones wait. Of a listener alone as "
+              "listener.name.<listener>.max.connection.creation.rate.", enforced=True),
     ConfigKey("num.network.threads", _INT, "3", at_least(1), "Threads that read and write sockets; Lowtide has one event loop."),
     ConfigKey("num.io.threads", _INT, "8", at_least(1), "Threads that handle requests; Lowtide has one event loop."),
     ConfigKey("background.threads", _INT, "10", at_least(1), "Threads for chores."),
@@ -160,19 +161,19 @@ SERVER_KEYS: Final[tuple[ConfigKey, ...]] = (
     ConfigKey("metrics.sample.window.ms", _LONG, "30000", at_least(1), "How long a metric's sample is."),
     ConfigKey("kafka.metrics.polling.interval.secs", _INT, "10", at_least(1), "How often older metrics are read."),
     ConfigKey("kafka.metrics.reporters", _LIST, "", None, "Classes that report older metrics."),
-    ConfigKey("telemetry.max.bytes", _INT, "1048576", at_least(1), "The largest report of a client's own metrics."),
+    ConfigKey("telemetry.max.bytes", _INT, "1048576", at_least(1), "The largest report of a client's own metrics.", enforced=True),
     ConfigKey("config.providers", _LIST, "", None, "Names of providers that fill in configuration values."),
 
     # Quotas.
-    ConfigKey("quota.window.num", _INT, "11", at_least(1), "How many windows client quotas look back."),
-    ConfigKey("quota.window.size.seconds", _INT, "1", at_least(1), "How long a window of client quotas is."),
+    ConfigKey("quota.window.num", _INT, "11", at_least(1), "How many windows client quotas look back.", enforced=True),
+    ConfigKey("quota.window.size.seconds", _INT, "1", at_least(1), "How long a window of client quotas is.", enforced=True),
     ConfigKey("replication.quota.window.num", _INT, "11", at_least(1), "How many windows replication quotas look back.", enforced=True),
     ConfigKey("replication.quota.window.size.seconds", _INT, "1", at_least(1), "How long a window of replication quotas is.", enforced=True),
     ConfigKey("alter.log.dirs.replication.quota.window.num", _INT, "11", at_least(1), "How many windows quotas of moves between disks look back."),
     ConfigKey("alter.log.dirs.replication.quota.window.size.seconds", _INT, "1", at_least(1),
               "How long a window of quotas of moves between disks is."),
-    ConfigKey("controller.quota.window.num", _INT, "11", at_least(1), "How many windows quotas of controller requests look back."),
-    ConfigKey("controller.quota.window.size.seconds", _INT, "1", at_least(1), "How long a window of quotas of controller requests is."),
+    ConfigKey("controller.quota.window.num", _INT, "11", at_least(1), "How many windows quotas of controller requests look back.", enforced=True),
+    ConfigKey("controller.quota.window.size.seconds", _INT, "1", at_least(1), "How long a window of quotas of controller requests is.", enforced=True),
     ConfigKey("client.quota.callback.class", _CLASS, None, None, "A class that decides on client quotas."),
 )
 # fmt: on

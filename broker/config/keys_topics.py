@@ -62,6 +62,8 @@ TOPIC_KEYS: Final[tuple[ConfigKey, ...]] = (
     _topic("log.retention.min.timestamp", Type.LONG, "0", at_least(0), "log.retention.min.timestamp",
            "The time, in ms since 1970, before which records may go: a segment goes when all of it is older (KIP-47); 0 says nothing.",
            enforced=True),
+    _topic("lowtide.delete.erase", Type.BOOLEAN, "false", None, "lowtide.log.delete.erase",
+           "Whether each replica erases what is deleted about a second later: no file has a deleted record any more, and no fetch carries one.", enforced=True),
     _topic("max.compaction.lag.ms", Type.LONG, _FOREVER, at_least(1), "log.cleaner.max.compaction.lag.ms",
            "After how long a record must have been compacted at the latest.", enforced=True),
     _topic("max.message.bytes", Type.INT, "1048588", at_least(0), "message.max.bytes",

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from lowtide.broker.config.key import ImpossibleTogetherError, Value
 
 _PORT_MAX: Final = 65_535
-_SERVED_PROTOCOLS: Final = ("PLAINTEXT",)
+_SERVED_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _EVERY_INTERFACE: Final = ("0.0.0.0", "::")  # noqa: S104  compared with, not bound
 
 

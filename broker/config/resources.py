@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import Final
 
@@ -15,7 +15,6 @@ import msgspec
 
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import BrokerId
-from lowtide.replication.config_changes import KeyChange, Operation
 from lowtide.replication.refusal import Refusal
 
 _NODE_ID: Final = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
@@ -75,28 +74,4 @@ def check_node_id(name: str, node_id: BrokerId) -> Refusal | None:
         return Refusal(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}")
     if int(name) != node_id:
         return Refusal(ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {node_id}, but received {name}")
-    return None
-
-
-def check_logger_changes(name: str, node_id: BrokerId, changes: Sequence[KeyChange]) -> Refusal | None:
-    """Why levels of loggers can't be changed: there are none.
-
-    Refusals: INVALID_REQUEST for another broker and for operations on lists, INVALID_CONFIG for every logger.
-    """
-    refusal = check_node_id(name, node_id)
-    if refusal is not None or not changes:
-        return refusal
-    first = changes[0]
-    if first.operation in (Operation.APPEND, Operation.SUBTRACT):
-        return Refusal(ErrorCode.INVALID_REQUEST, f"{first.operation.name} operation is not allowed for the BROKER_LOGGER resource")
-    return Refusal(ErrorCode.INVALID_CONFIG, f"Logger {first.name} does not exist!")
-
-
-def check_client_metrics_configs(name: str, wanted: Mapping[str, str]) -> Refusal | None:
-    """Why clients' metrics can't be subscribed to. Refusals: INVALID_REQUEST without a name, and for every key."""
-    if not name:
-        return Refusal(ErrorCode.INVALID_REQUEST, "Subscription name can't be empty")
-    if wanted:
-        message = f"Unknown client metrics configuration: {next(iter(wanted))}. This broker takes no metrics of clients."
-        return Refusal(ErrorCode.INVALID_REQUEST, message)
     return None

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from lowtide.broker.config.key import HIDDEN, LISTENER_PREFIX, ConfigKey, ImpossibleTogetherError, Type, Value, value_text
-from lowtide.broker.config.keys_security import SECURITY_KEYS
+from lowtide.broker.config.keys_security import SECURITY_KEYS, STANDARD_AUTHORIZER
 from lowtide.broker.config.keys_server import SERVER_KEYS
 
 _POLICIES: Final = ("alter.config.policy.class.name", "client.quota.callback.class", "create.topic.policy.class.name")
@@ -18,22 +18,25 @@ _POLICIES: Final = ("alter.config.policy.class.name", "client.quota.callback.cla
 _KEYS: Final = {
     key.name: key for key in (*SECURITY_KEYS, *SERVER_KEYS) if not key.enforced and (key in SECURITY_KEYS or key.name in _POLICIES)
 }
-_ASKS_ALWAYS: Final = frozenset({"sasl.enabled.mechanisms"})
-"""Keys that ask for protection even with their default value, where they are set."""
 
 
 def check_security(values: Mapping[str, Value], given: Mapping[str, object]) -> None:
     """Refuse every setting that asks for protection which Lowtide does not give yet.
 
     `given` has the names that are set, in any form that `broker_key` takes. The default and an empty value ask for nothing.
-    Errors: ImpossibleTogetherError.
+    Rules of an authorizer without one would protect nothing. Errors: ImpossibleTogetherError.
     """
+    for name in ("super.users", "allow.everyone.if.no.acl.found"):
+        if name in given and values[name] and not values["authorizer.class.name"]:
+            raise ImpossibleTogetherError(f"{name} has no effect without authorizer.class.name={STANDARD_AUTHORIZER}", name)
+    if values["lowtide.audit.log"] == "file" and not values["lowtide.audit.file"]:
+        raise ImpossibleTogetherError("lowtide.audit.log=file needs lowtide.audit.file, the path of the file", "lowtide.audit.log")
     for name in given:
         key = _KEYS.get(name) or _of_a_listener(name)
         if key is None:
             continue
         value = values[name]
-        if not value or (value == key.default_value and key.name not in _ASKS_ALWAYS):
+        if not value or value == key.default_value:
             continue
         text = HIDDEN if key.type is Type.PASSWORD else value_text(value)
         message = (

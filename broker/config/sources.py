@@ -20,8 +20,10 @@ METADATA_USER = "LOWTIDE_METADATA_USER"
 METADATA_PASSWORD = "LOWTIDE_METADATA_PASSWORD"  # noqa: S105 - a name
 METADATA_PASSWORD_FILE = "LOWTIDE_METADATA_PASSWORD_FILE"  # noqa: S105 - a name
 BOOTSTRAP_SERVER = "LOWTIDE_BOOTSTRAP_SERVER"
-COMMAND_CONFIG = "LOWTIDE_COMMAND_CONFIG"
-NO_KEYS = frozenset({METADATA_USER, METADATA_PASSWORD, METADATA_PASSWORD_FILE, BOOTSTRAP_SERVER, COMMAND_CONFIG, PURE_VARIABLE})
+COMMAND_CONFIG = ["LOWTIDE_COMMAND_CONFIG", "LOWTIDE_CLIENT_CONFIG"]
+"""Either: by the option's name, or by what the file has. The first counts."""
+
+NO_KEYS = frozenset({METADATA_USER, METADATA_PASSWORD, METADATA_PASSWORD_FILE, BOOTSTRAP_SERVER, *COMMAND_CONFIG, PURE_VARIABLE})
 """Variables that stand for no key: who the broker is to its metadata store, which is asked for before there is a configuration; and where
 the command line finds a cluster, which may be set where a broker is started too; and `LOWTIDE_PURE`, which does without compiled code."""
 
@@ -77,7 +79,7 @@ def from_environment(environment: Mapping[str, str], known: Iterable[str]) -> di
         if rest.startswith("MAX_VERSION_"):
             found[f"lowtide.max.version.{rest.removeprefix('MAX_VERSION_').replace('_', '')}"] = Given(value, variable)
             continue
-        key = names.get(rest)
+        key = names.get(rest) or names.get(f"{ENVIRONMENT_PREFIX}{rest}")
         if key is None:
             message = f"{variable} stands for no key of a broker's configuration: allowed is {ENVIRONMENT_PREFIX} and a key in capitals."
             raise ConfigError(message)

@@ -100,6 +100,7 @@ def log_config(broker: BrokerConfig, topic_overrides: Mapping[str, str]) -> LogC
         min_cleanable_dirty_ratio=float(value_text(values["min.cleanable.dirty.ratio"])),
         min_compaction_lag_ms=number(values["min.compaction.lag.ms"]),
         max_compaction_lag_ms=number(values["max.compaction.lag.ms"]),
+        lowtide_delete_erase=values["lowtide.delete.erase"] is True,
     )
 
 
@@ -117,6 +118,8 @@ class ConfigSource(IntEnum):
     DYNAMIC_DEFAULT = 3
     STATIC_BROKER = 4
     DEFAULT = 5
+    DYNAMIC_LOGGER = 6
+    CLIENT_METRICS = 7
     DYNAMIC_GROUP = 8
 
 

@@ -16,7 +16,7 @@ What is loaded from the log is never refused, and counts. Kafka has none of thes
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from lowtide.broker.token_bucket import TokenBucket
 from lowtide.protocol.errors import ErrorCode
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from lowtide.broker.coordinator.group_settings import GroupSettings
     from lowtide.protocol.group_records import OffsetCommitValue
 
+GROUPS_GONE_MIN: Final = 1_000
+"""When so many groups are gone, and half of all, what is remembered of their ids may go, too."""
+
 
 def _none() -> int:
     return 0
@@ -35,7 +38,7 @@ def _none() -> int:
 class GroupAdmission:
     """What all groups of a broker have in common: how many they are, and what their offsets take."""
 
-    __slots__ = ("_bucket", "count_groups", "metadata_bytes", "offset_count", "refused_count", "settings")
+    __slots__ = ("_bucket", "_count_most", "count_groups", "metadata_bytes", "offset_count", "refused_count", "settings")
 
     def __init__(self, settings: GroupSettings, now_ms: int = 0) -> None:
         self.settings = settings
@@ -46,6 +49,7 @@ class GroupAdmission:
         """Characters of metadata."""
         self.refused_count = 0
         """Groups and offsets that were refused, for the log."""
+        self._count_most = 0
         self._bucket = TokenBucket(now_ms, settings.groups_created_per_second)
 
     def check_new_group(self, now_ms: int) -> ErrorCode:
@@ -61,6 +65,15 @@ class GroupAdmission:
         """As `check_new_group`, for a commit: POLICY_VIOLATION where there are too many."""
         error = self.check_new_group(now_ms)
         return ErrorCode.POLICY_VIOLATION if error == ErrorCode.GROUP_MAX_SIZE_REACHED else error
+
+    def have_most_gone(self) -> bool:
+        """Whether most groups have gone since this was last so. To be asked about once a second."""
+        count = self.count_groups()
+        self._count_most = max(self._count_most, count)
+        if self._count_most - count < max(GROUPS_GONE_MIN, count):
+            return False
+        self._count_most = count
+        return True
 
     @property
     def offsets_left(self) -> int:

@@ -1,6 +1,6 @@
 """How much members of classic groups may make a broker remember.
 
-A member says what it likes, in as many bytes as a request may have, and stays for as long a session as it asks for, whether or not anybody
+A member says what it likes, in as many bytes as a request may have, and stays for as long a session as it asks for, whether or not a client
 is there any more. So what is held for members, and for ids that were given out, has a limit in each group, and one over all groups of a
 broker. Kafka has neither; what a group may hold is far above what fits into its record there, and without that it is never stable.
 

@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from lowtide.broker.authorizer import ALL_CLUSTER_OPERATIONS, CLUSTER, Operation, Resource, ResourceType, topic
+from lowtide.broker.authorizer.authorizer import Audit
+from lowtide.broker.authorizer.resources import ALL_CLUSTER_OPERATIONS, CLUSTER, Operation, Resource, ResourceType, topic
 from lowtide.broker.config.resources import ResourceType as Configured
 from lowtide.broker.guards.guard import Asker, Verdict, with_rows
 from lowtide.protocol.errors import ErrorCode
@@ -55,9 +56,7 @@ def init_producer_id(request: InitProducerIdRequest, asker: Asker) -> Verdict:
     if request.transactional_id is not None:
         if not asker.may(Operation.WRITE, Resource(ResourceType.TRANSACTIONAL_ID, request.transactional_id)):
             error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    elif not asker.may_cluster(Operation.IDEMPOTENT_WRITE) and not any(
-        asker.may(Operation.WRITE, topic(name)) for name in asker.image.topics
-    ):
+    elif not asker.may_cluster(Operation.IDEMPOTENT_WRITE, Audit.ALLOWED) and not asker.may_any(Operation.WRITE, ResourceType.TOPIC):
         error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     if error == ErrorCode.NONE:
         return Verdict(request)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from lowtide.broker.authorizer import ALL_GROUP_OPERATIONS, Operation, group, topic
+from lowtide.broker.authorizer.resources import ALL_GROUP_OPERATIONS, Operation, group, topic
 from lowtide.broker.coordinator.consumer.consumer_heartbeats import heartbeat_failed
 from lowtide.broker.guards.guard import Asker, Verdict
 from lowtide.protocol.errors import ErrorCode

@@ -7,11 +7,19 @@ Source: Kafka's `KafkaApis.handleFetchRequest`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from lowtide.broker.partitions.delayed.fetch_reader import FetchReader, FetchRules
+from lowtide.broker.authorizer.resources import Operation, topic
+from lowtide.broker.context import BrokerContext
+from lowtide.broker.network.endpoints import MadeOnce, endpoints_for
+from lowtide.broker.partitions.delayed.fetch_reader import FetchReader
+from lowtide.broker.partitions.delayed.fetch_rules import FetchRules
 from lowtide.broker.partitions.fetch_session import FetchTarget
+from lowtide.broker.request_context import RequestContext
+from lowtide.metadata.session import MetadataSession
 from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.fetch import NodeEndpoint
 from lowtide.replication.partition import Partition
 
 
@@ -31,3 +39,33 @@ class GuardedFetchReader(FetchReader):
         if rules.is_follower or (found is ErrorCode.UNKNOWN_TOPIC_ID) or self._may_read(target.topic):
             return found
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+class FetchReaders:
+    """Who reads for whom."""
+
+    def __init__(self, broker: BrokerContext) -> None:
+        self._broker = broker
+        self.of_listener = MadeOnce(lambda listener_name: FetchReader(*self._parts(listener_name)))
+
+    def for_client(self, context: RequestContext) -> FetchReader:
+        """One that asks what this client may read."""
+
+        def may_read(name: str) -> bool:
+            return self._broker.authorizer.authorize(context, Operation.READ, topic(name))
+
+        return GuardedFetchReader(may_read, *self._parts(context.connection.listener_name))
+
+    def _parts(self, listener_name: str) -> tuple[Any, ...]:
+        metadata = self._broker.metadata
+        endpoints = partial(_node_endpoints, metadata, listener_name)
+        return self._broker.replicas, endpoints, lambda: metadata.broker_epoch, self._broker.clock.monotonic_ms
+
+
+def _node_endpoints(metadata: MetadataSession, listener_name: str) -> list[NodeEndpoint]:
+    """Where clients of a listener reach the brokers (KIP-951)."""
+    image = metadata.image
+    return [
+        NodeEndpoint(node_id=broker_id, host=endpoint.host, port=endpoint.port, rack=image.brokers[broker_id].rack)
+        for broker_id, endpoint in endpoints_for(image, listener_name).items()
+    ]

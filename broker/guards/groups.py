@@ -7,7 +7,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from lowtide.broker.authorizer import ALL_GROUP_OPERATIONS, Operation, Resource, ResourceType, group
+from lowtide.broker.authorizer.authorizer import Audit
+from lowtide.broker.authorizer.resources import ALL_GROUP_OPERATIONS, CLUSTER, Operation, Resource, ResourceType, group
 from lowtide.broker.coordinator.classic.rebalancing import join_failed, sync_failed
 from lowtide.broker.guards.guard import Asker, Guard, Verdict, with_rows
 from lowtide.protocol.errors import ErrorCode
@@ -36,7 +37,20 @@ GROUP_DENIED = ErrorCode.GROUP_AUTHORIZATION_FAILED
 
 _COMMIT_TOPIC_IDS_SINCE = 10
 _MANY_KEYS_SINCE = 4
-_TRANSACTION = 1
+_SHARE = 2
+_SHARE_SINCE = 6
+_COORDINATOR_RIGHTS = {
+    0: (ResourceType.GROUP, Operation.DESCRIBE, GROUP_DENIED, "Group authorization failed."),
+    1: (
+        ResourceType.TRANSACTIONAL_ID,
+        Operation.DESCRIBE,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        "Transactional Id authorization failed.",
+    ),
+    _SHARE: (ResourceType.CLUSTER, Operation.CLUSTER_ACTION, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed."),
+}
+"""What each type of key needs, and what is answered without it."""
+
 _NULL_PROTOCOL_SINCE = 7
 
 
@@ -131,11 +145,11 @@ def describe_groups(request: DescribeGroupsRequest, asker: Asker) -> Verdict:
 
 def list_groups(request: ListGroupsRequest, asker: Asker) -> Verdict:
     """All groups to who may describe the cluster; to others those that they may describe."""
-    if asker.may_cluster(Operation.DESCRIBE):
+    if asker.may_cluster(Operation.DESCRIBE, Audit.ALLOWED):
         return Verdict(request)
 
     def merge(answer: ListGroupsResponse) -> ListGroupsResponse:
-        return replace(answer, groups=[row for row in answer.groups if asker.may(Operation.DESCRIBE, group(row.group_id))])
+        return replace(answer, groups=[row for row in answer.groups if asker.may(Operation.DESCRIBE, group(row.group_id), Audit.ALLOWED)])
 
     return Verdict(request, merge)
 
@@ -153,16 +167,23 @@ def delete_groups(request: DeleteGroupsRequest, asker: Asker) -> Verdict:
 
 
 def find_coordinator(request: FindCoordinatorRequest, asker: Asker) -> Verdict:
-    """DESCRIBE on each group, or transactional id."""
-    is_transaction = request.key_type == _TRANSACTION
-    kind = ResourceType.TRANSACTIONAL_ID if is_transaction else ResourceType.GROUP
-    error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED if is_transaction else GROUP_DENIED
-    if asker.context.api_version < _MANY_KEYS_SINCE:
-        if asker.may(Operation.DESCRIBE, Resource(kind, request.key)):
+    """DESCRIBE on each group, or transactional id; for share groups, since they can be looked for, CLUSTER_ACTION."""
+    version = asker.context.api_version
+    needed = _COORDINATOR_RIGHTS.get(request.key_type)
+    if needed is None or (request.key_type == _SHARE and version < _SHARE_SINCE):
+        return Verdict(request)
+    kind, operation, error, message = needed
+
+    def may(key: str) -> bool:
+        return asker.may(operation, CLUSTER if kind is ResourceType.CLUSTER else Resource(kind, key))
+
+    if version < _MANY_KEYS_SINCE:
+        if may(request.key):
             return Verdict(request)
-        return Verdict(answer=FindCoordinatorResponse(error_code=error, node_id=-1, port=-1))
-    allowed = [key for key in request.coordinator_keys if asker.may(Operation.DESCRIBE, Resource(kind, key))]
-    rows = [Coordinator(key=key, node_id=-1, port=-1, error_code=error) for key in request.coordinator_keys if key not in allowed]
+        return Verdict(answer=FindCoordinatorResponse(error_code=error, error_message=message, node_id=-1, port=-1))
+    denied = {key for key in dict.fromkeys(request.coordinator_keys) if not may(key)}
+    rows = [Coordinator(key=key, node_id=-1, port=-1, error_code=error) for key in request.coordinator_keys if key in denied]
+    allowed = [key for key in request.coordinator_keys if key not in denied]
 
     def merge(answer: FindCoordinatorResponse) -> FindCoordinatorResponse:
         return replace(answer, coordinators=[*answer.coordinators, *rows])

@@ -7,14 +7,17 @@ A guard stands where Kafka asks: before existence and values are looked at, so t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
 
-from lowtide.broker.authorizer import CLUSTER, Authorizer, Operation, Resource, topic
+from lowtide.broker.authorizer.authorizer import Audit, Authorizer
+from lowtide.broker.authorizer.resources import CLUSTER, Operation, Resource, ResourceType, topic
+from lowtide.broker.config.broker_config import BrokerConfig
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.network.routes import HandlerSpec
-from lowtide.broker.pending import NO_ANSWER, Pending
+from lowtide.broker.pending import NO_ANSWER, Pending, mapped
 from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.types import TopicId
@@ -31,31 +34,38 @@ class Asker(msgspec.Struct, frozen=True):
     authorizer: Authorizer
     context: RequestContext
     image: MetadataImage
+    config: BrokerConfig
 
-    def may(self, operation: Operation, resource: Resource) -> bool:
-        """Whether the client may do that."""
-        return self.authorizer.authorize(self.context.principal, operation, resource)
+    def may(self, operation: Operation, resource: Resource, audit: Audit = Audit.BOTH) -> bool:
+        """Whether the client may do that. `audit`: a filter asks with ALLOWED, for nothing that it hides was asked for."""
+        return self.authorizer.authorize(self.context, operation, resource, audit)
 
-    def may_cluster(self, operation: Operation) -> bool:
-        """Whether the client may do that to the cluster."""
-        return self.may(operation, CLUSTER)
+    def may_cluster(self, operation: Operation, audit: Audit = Audit.BOTH) -> bool:
+        """Whether the client may do that to the cluster. `audit`: ALLOWED where another permission would do too."""
+        return self.authorizer.authorize(self.context, operation, CLUSTER, audit)
+
+    def may_any(self, operation: Operation, kind: ResourceType) -> bool:
+        """Whether the client may do that to any resource of a type, whether or not there is one now."""
+        return self.authorizer.authorize_by_resource_type(self.context, operation, kind)
 
     def name_of(self, name: str, topic_id: TopicId, *, by_id: bool) -> str | None:
         """The name of a topic that is meant by its name or its id; None for an unknown id."""
         return self.image.topic_names.get(topic_id) if by_id else name
 
-    def split(self, operation: Operation, rows: Iterable[RowT], name_of: Callable[[RowT], str | None]) -> tuple[list[RowT], list[RowT]]:
+    def split(
+        self, operation: Operation, rows: Iterable[RowT], name_of: Callable[[RowT], str | None], audit: Audit = Audit.BOTH
+    ) -> tuple[list[RowT], list[RowT]]:
         """Rows of a request whose topics the client may do that to, and the others. A row without a name is left to the handler."""
         allowed: list[RowT] = []
         denied: list[RowT] = []
         for row in rows:
             name = name_of(row)
-            (allowed if name is None or self.may(operation, topic(name)) else denied).append(row)
+            (allowed if name is None or self.may(operation, topic(name), audit) else denied).append(row)
         return allowed, denied
 
     def operations(self, resource: Resource, supported: int) -> int:
         """Of a bit field of operations those that the client may do (KIP-430)."""
-        return sum(1 << operation for operation in Operation if supported >> operation & 1 and self.may(operation, resource))
+        return sum(1 << operation for operation in Operation if supported >> operation & 1 and self.may(operation, resource, Audit.NOTHING))
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -73,7 +83,7 @@ def guarded(spec: HandlerSpec, guard: Guard, broker: BrokerContext) -> HandlerSp
     """A handler behind a guard."""
 
     def judge(request: Any, context: RequestContext) -> Verdict:
-        return guard(request, Asker(broker.authorizer, context, broker.metadata.image))
+        return guard(request, Asker(broker.authorizer, context, broker.metadata.image, broker.config))
 
     handle, handle_later = spec.handle, spec.handle_later
     if handle is not None:
@@ -85,7 +95,7 @@ def guarded(spec: HandlerSpec, guard: Guard, broker: BrokerContext) -> HandlerSp
             answer = handle(verdict.request, context)
             if verdict.merge is None:
                 return answer
-            return _merged_later(answer, verdict.merge) if isinstance(answer, Pending) else _merged(answer, verdict.merge)
+            return mapped(answer, partial(_merged, merge=verdict.merge)) if isinstance(answer, Pending) else _merged(answer, verdict.merge)
 
         return msgspec.structs.replace(spec, handle=at_once)
     assert handle_later is not None, spec.key
@@ -100,6 +110,15 @@ def guarded(spec: HandlerSpec, guard: Guard, broker: BrokerContext) -> HandlerSp
     return msgspec.structs.replace(spec, handle_later=later)
 
 
+def unless_forwarded(guard: Guard) -> Guard:
+    """A guard that lets pass what another broker has forwarded in an envelope: that broker has asked."""
+
+    def judge(request: Any, asker: Asker) -> Verdict:
+        return Verdict(request) if asker.context.forwarded else guard(request, asker)
+
+    return judge
+
+
 def with_rows(request: Any, merge: Merge, denied: Sequence[Any]) -> Verdict:
     """Pass a request on; its answer needs `merge` only if something was denied."""
     return Verdict(request, merge if denied else None)
@@ -107,17 +126,3 @@ def with_rows(request: Any, merge: Merge, denied: Sequence[Any]) -> Verdict:
 
 def _merged(answer: Any, merge: Merge) -> Any:
     return answer if answer is None or answer is NO_ANSWER else merge(answer)
-
-
-def _merged_later(answer: Pending[Any], merge: Merge) -> Pending[Any]:
-    pending: Pending[Any] = Pending(holds_connection=answer.holds_connection)
-    pending.on_abandoned = answer.abandon
-
-    def on_answer(response: Any) -> None:
-        if response is None:
-            pending.fail()
-        else:
-            pending.complete(_merged(response, merge))
-
-    answer.listen(on_answer)
-    return pending

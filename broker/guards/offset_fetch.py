@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from lowtide.broker.authorizer import Operation, group, topic
+from lowtide.broker.authorizer.authorizer import Audit
+from lowtide.broker.authorizer.resources import Operation, group, topic
 from lowtide.broker.guards.guard import Asker, Verdict
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.offset_fetch import (
@@ -39,10 +40,7 @@ def _one_group(request: OffsetFetchRequest, asker: Asker) -> Verdict:
         topics = [_failed_topic(each.name, each.partition_indexes, GROUP_DENIED) for each in request.topics or ()] if in_rows else []
         return Verdict(answer=OffsetFetchResponse(topics=topics, error_code=GROUP_DENIED))
     if request.topics is None:
-        return Verdict(
-            request,
-            lambda answer: replace(answer, topics=[row for row in answer.topics if asker.may(Operation.DESCRIBE, topic(row.name))]),
-        )
+        return Verdict(request, lambda answer: replace(answer, topics=[row for row in answer.topics if _may_see(row.name, asker)]))
     allowed, denied = asker.split(Operation.DESCRIBE, request.topics, lambda each: each.name)
     rows = [_failed_topic(each.name, each.partition_indexes, TOPIC_DENIED) for each in denied]
 
@@ -50,6 +48,10 @@ def _one_group(request: OffsetFetchRequest, asker: Asker) -> Verdict:
         return answer if answer.error_code != ErrorCode.NONE else replace(answer, topics=[*answer.topics, *rows])
 
     return Verdict(replace(request, topics=allowed), merge)
+
+
+def _may_see(name: str, asker: Asker) -> bool:
+    return asker.may(Operation.DESCRIBE, topic(name), Audit.ALLOWED)
 
 
 def _failed_topic(name: str, partitions: list[int], error: ErrorCode) -> OffsetFetchResponseTopic:
@@ -82,7 +84,7 @@ def _many_groups(request: OffsetFetchRequest, asker: Asker) -> Verdict:
         if answer.error_code != ErrorCode.NONE:
             return answer
         if answer.group_id in asked_for_all:
-            return replace(answer, topics=[row for row in answer.topics if asker.may(Operation.DESCRIBE, topic(row.name))])
+            return replace(answer, topics=[row for row in answer.topics if _may_see(row.name, asker)])
         return replace(answer, topics=[*answer.topics, *failed[answer.group_id]])
 
     def merge(answer: OffsetFetchResponse) -> OffsetFetchResponse:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from lowtide.broker.authorizer import ALL_CLUSTER_OPERATIONS, ALL_TOPIC_OPERATIONS, CLUSTER, Operation, topic
+from lowtide.broker.authorizer.authorizer import Audit
+from lowtide.broker.authorizer.resources import ALL_CLUSTER_OPERATIONS, ALL_TOPIC_OPERATIONS, CLUSTER, Operation, topic, transactional_id
 from lowtide.broker.guards.guard import Asker, Verdict, with_rows
+from lowtide.broker.partitions.produce.produce_rows import has_transactional
+from lowtide.broker.pending import NO_ANSWER
 from lowtide.protocol.api_keys import TOPIC_IDS_SINCE
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_producers import (
@@ -39,10 +42,18 @@ from lowtide.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochResponse,
     OffsetForLeaderTopicResult,
 )
-from lowtide.protocol.messages.produce import PartitionProduceResponse, ProduceRequest, ProduceResponse, TopicProduceResponse
+from lowtide.protocol.messages.produce import (
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
 from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID
+from lowtide.replication.topic_names import check_topic_name
 
 DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+TRANSACTION_DENIED = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 DENIED_MESSAGE = "Topic authorization failed."
 
 _LOOKUP_BY_ID_SINCE = 12
@@ -50,7 +61,12 @@ _NULL_MEANS_ALL_SINCE = 1
 
 
 def produce(request: ProduceRequest, asker: Asker) -> Verdict:
-    """WRITE on each topic. acks=0: an error closes the connection when the rest is done."""
+    """WRITE on the transactional id of transactional batches, and on each topic. acks=0: an error closes the connection, after the rest."""
+    if has_transactional(request.topic_data) and not _may_write_transactions(request, asker):
+        if request.acks == 0:
+            asker.context.close_connection(f"Produce with acks=0 failed with {TRANSACTION_DENIED.name}")
+            return Verdict(answer=NO_ANSWER)
+        return Verdict(answer=ProduceResponse(responses=[_refused_rows(each, TRANSACTION_DENIED) for each in request.topic_data]))
     by_id = asker.context.api_version >= TOPIC_IDS_SINCE
     allowed, denied = asker.split(
         Operation.WRITE,
@@ -59,22 +75,26 @@ def produce(request: ProduceRequest, asker: Asker) -> Verdict:
     )
     if denied and request.acks == 0:
         asker.context.close_connection(f"Produce with acks=0 failed with {DENIED.name}")
-    rows = [
-        TopicProduceResponse(
-            name=each.name,
-            topic_id=each.topic_id,
-            partition_responses=[
-                PartitionProduceResponse(index=row.index, error_code=DENIED, base_offset=UNKNOWN_OFFSET, error_message=None)
-                for row in each.partition_data
-            ],
-        )
-        for each in denied
-    ]
+    rows = [_refused_rows(each, DENIED) for each in denied]
 
     def merge(answer: ProduceResponse) -> ProduceResponse:
         return replace(answer, responses=[*answer.responses, *rows])
 
     return with_rows(replace(request, topic_data=allowed), merge, denied)
+
+
+def _may_write_transactions(request: ProduceRequest, asker: Asker) -> bool:
+    """By what the batches are, not by what the request says (CVE-2018-17196)."""
+    name = request.transactional_id
+    return name is not None and asker.may(Operation.WRITE, transactional_id(name))
+
+
+def _refused_rows(asked: TopicProduceData, error: ErrorCode) -> TopicProduceResponse:
+    rows = [
+        PartitionProduceResponse(index=row.index, error_code=error, base_offset=UNKNOWN_OFFSET, error_message=None)
+        for row in asked.partition_data
+    ]
+    return TopicProduceResponse(name=asked.name, topic_id=asked.topic_id, partition_responses=rows)
 
 
 def list_offsets(request: ListOffsetsRequest, asker: Asker) -> Verdict:
@@ -96,7 +116,7 @@ def list_offsets(request: ListOffsetsRequest, asker: Asker) -> Verdict:
 
 def offset_for_leader_epoch(request: OffsetForLeaderEpochRequest, asker: Asker) -> Verdict:
     """CLUSTER_ACTION, as replicas have it, or DESCRIBE on each topic."""
-    if asker.may_cluster(Operation.CLUSTER_ACTION):
+    if asker.may_cluster(Operation.CLUSTER_ACTION, Audit.ALLOWED):
         return Verdict(request)
     allowed, denied = asker.split(Operation.DESCRIBE, request.topics, lambda each: each.topic)
     rows = [
@@ -113,8 +133,8 @@ def offset_for_leader_epoch(request: OffsetForLeaderEpochRequest, asker: Asker) 
 
 
 def describe_producers(request: DescribeProducersRequest, asker: Asker) -> Verdict:
-    """READ on each topic."""
-    allowed, denied = asker.split(Operation.READ, request.topics, lambda each: each.name)
+    """READ on each topic whose name is one."""
+    allowed, denied = asker.split(Operation.READ, request.topics, lambda each: each.name if check_topic_name(each.name) is None else None)
     rows = [
         DescribeProducersTopicResponse(
             name=each.name,
@@ -135,7 +155,8 @@ def describe_producers(request: DescribeProducersRequest, asker: Asker) -> Verdi
 def describe_topic_partitions(request: DescribeTopicPartitionsRequest, asker: Asker) -> Verdict:
     """DESCRIBE on each topic; of all topics, those that may not be described aren't there."""
     wanted = request.topics or [TopicRequest(name=name) for name in asker.image.topics]
-    allowed, denied = asker.split(Operation.DESCRIBE, wanted, lambda each: each.name)
+    audit = Audit.BOTH if request.topics else Audit.ALLOWED
+    allowed, denied = asker.split(Operation.DESCRIBE, wanted, lambda each: each.name, audit)
     rows = [DescribeTopicPartitionsResponseTopic(error_code=DENIED, name=each.name) for each in denied if request.topics]
 
     def merge(answer: DescribeTopicPartitionsResponse) -> DescribeTopicPartitionsResponse:
@@ -157,7 +178,7 @@ def describe_topic_partitions(request: DescribeTopicPartitionsRequest, asker: As
 
 
 def metadata(request: MetadataRequest, asker: Asker) -> Verdict:
-    """DESCRIBE on each topic; of all topics, those that may not be described aren't there. CREATE for one that would be made."""
+    """DESCRIBE on each topic; in a request for all topics, forbidden ones are left out. CREATE for one that would be created."""
     version = asker.context.api_version
     if request.topics is None or (not request.topics and version < _NULL_MEANS_ALL_SINCE):
         return Verdict(request, lambda answer: _seen(answer, request, asker, []))
@@ -168,8 +189,13 @@ def metadata(request: MetadataRequest, asker: Asker) -> Verdict:
     allowed, denied = asker.split(
         Operation.DESCRIBE, request.topics, lambda each: asker.name_of(each.name or "", each.topic_id, by_id=by_id(each))
     )
-    if request.allow_auto_topic_creation and not asker.may_cluster(Operation.CREATE):
-        new = [each for each in allowed if not by_id(each) and each.name is not None and each.name not in asker.image.topics]
+    new = [each for each in allowed if not by_id(each) and each.name is not None and each.name not in asker.image.topics]
+    if (
+        new
+        and asker.config.auto_create_topics_enable
+        and request.allow_auto_topic_creation
+        and not asker.may_cluster(Operation.CREATE, Audit.ALLOWED)
+    ):
         _, uncreatable = asker.split(Operation.CREATE, new, lambda each: each.name)
         denied += uncreatable
         allowed = [each for each in allowed if each not in uncreatable]
@@ -190,7 +216,7 @@ def _seen(answer: MetadataResponse, request: MetadataRequest, asker: Asker, deni
     """The answer as this client may see it, with the operations that it may do if it wants to know them."""
     topics = answer.topics
     if request.topics is None or not request.topics:
-        topics = [row for row in topics if asker.may(Operation.DESCRIBE, topic(row.name or ""))]
+        topics = [row for row in topics if asker.may(Operation.DESCRIBE, topic(row.name or ""), Audit.ALLOWED)]
     if request.include_topic_authorized_operations:
         topics = [
             row

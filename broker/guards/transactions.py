@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from lowtide.broker.authorizer import Operation, Resource, ResourceType, group, topic
+from lowtide.broker.authorizer.authorizer import Audit
+from lowtide.broker.authorizer.resources import Operation, group, topic, transactional_id
 from lowtide.broker.guards.guard import Asker, Verdict, with_rows
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
@@ -26,14 +27,15 @@ from lowtide.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
+from lowtide.replication.topic_names import INTERNAL_TOPICS
 
 DENIED = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 _BROKERS_SINCE = 4
 _COMMIT_TOPIC_IDS_SINCE = 6
 
 
-def _may(asker: Asker, operation: Operation, transactional_id: str) -> bool:
-    return asker.may(operation, Resource(ResourceType.TRANSACTIONAL_ID, transactional_id))
+def _may(asker: Asker, operation: Operation, name: str, audit: Audit = Audit.BOTH) -> bool:
+    return asker.may(operation, transactional_id(name), audit)
 
 
 def add_partitions_to_txn(request: AddPartitionsToTxnRequest, asker: Asker) -> Verdict:
@@ -43,18 +45,28 @@ def add_partitions_to_txn(request: AddPartitionsToTxnRequest, asker: Asker) -> V
             return Verdict(request)
         return Verdict(answer=AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
     topics = request.v3_and_below_topics
-    errors = dict.fromkeys((each.name for each in topics), DENIED)
-    if _may(asker, Operation.WRITE, request.v3_and_below_transactional_id):
-        denied = {each.name for each in topics if not asker.may(Operation.WRITE, topic(each.name))}
+    denied: set[str] = set()
+    may_write = _may(asker, Operation.WRITE, request.v3_and_below_transactional_id)
+    if may_write:
+        denied = {each.name for each in topics if each.name in INTERNAL_TOPICS or not asker.may(Operation.WRITE, topic(each.name))}
         if not denied:
             return Verdict(request)
-        codes = (ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-        errors = {each.name: codes[each.name in denied] for each in topics}
+
+    def error_of(name: str, number: int) -> ErrorCode:
+        """Of one that fails all fail: those that are denied, that aren't there, and the others that were not attempted."""
+        if not may_write:
+            return DENIED
+        if name in denied:
+            return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        known = asker.image.topics.get(name)
+        is_there = known is not None and 0 <= number < len(known.partitions)
+        return ErrorCode.OPERATION_NOT_ATTEMPTED if is_there else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
     rows = [
         AddPartitionsToTxnTopicResult(
             name=each.name,
             results_by_partition=[
-                AddPartitionsToTxnPartitionResult(partition_index=number, partition_error_code=errors[each.name])
+                AddPartitionsToTxnPartitionResult(partition_index=number, partition_error_code=error_of(each.name, number))
                 for number in each.partitions
             ],
         )
@@ -106,13 +118,16 @@ def end_txn(request: EndTxnRequest, asker: Asker) -> Verdict:
 
 
 def describe_transactions(request: DescribeTransactionsRequest, asker: Asker) -> Verdict:
-    """DESCRIBE on each transactional id."""
+    """DESCRIBE on each transactional id; of its topics those that may be described."""
     allowed = [name for name in request.transactional_ids if _may(asker, Operation.DESCRIBE, name)]
     denied = [name for name in dict.fromkeys(request.transactional_ids) if name not in allowed]
 
     def merge(answer: DescribeTransactionsResponse) -> DescribeTransactionsResponse:
         rows = [TransactionState(error_code=DENIED, transactional_id=name) for name in denied]
-        return replace(answer, transaction_states=[*answer.transaction_states, *rows])
+        return replace(answer, transaction_states=[*map(shown, answer.transaction_states), *rows])
+
+    def shown(row: TransactionState) -> TransactionState:
+        return replace(row, topics=[each for each in row.topics if asker.may(Operation.DESCRIBE, topic(each.topic), Audit.ALLOWED)])
 
     return Verdict(replace(request, transactional_ids=allowed), merge)
 
@@ -121,7 +136,7 @@ def list_transactions(request: ListTransactionsRequest, asker: Asker) -> Verdict
     """DESCRIBE on each transactional id: others are left out."""
 
     def merge(answer: ListTransactionsResponse) -> ListTransactionsResponse:
-        rows = [row for row in answer.transaction_states if _may(asker, Operation.DESCRIBE, row.transactional_id)]
+        rows = [row for row in answer.transaction_states if _may(asker, Operation.DESCRIBE, row.transactional_id, Audit.ALLOWED)]
         return replace(answer, transaction_states=rows)
 
     return Verdict(request, merge)

@@ -6,7 +6,8 @@ many transactions at once, and may only want to know whether the partitions belo
 Version notes: up to v3 one transaction, with one partition that doesn't exist nothing is added; v4 has many; v5 may say
 TRANSACTION_ABORTABLE.
 
-Errors: UNKNOWN_TOPIC_OR_PARTITION, and OPERATION_NOT_ATTEMPTED for those beside it; INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING,
+Errors: up to v3 TOPIC_AUTHORIZATION_FAILED for topics of coordinators, UNKNOWN_TOPIC_OR_PARTITION, and OPERATION_NOT_ATTEMPTED for those
+beside them; INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING,
 PRODUCER_FENCED (INVALID_PRODUCER_EPOCH before v2), CONCURRENT_TRANSACTIONS, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
 COORDINATOR_NOT_AVAILABLE.
 
@@ -35,6 +36,7 @@ from lowtide.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTransaction,
 )
 from lowtide.protocol.types import TopicPartition
+from lowtide.replication.topic_names import INTERNAL_TOPICS
 
 _MANY_SINCE = 4
 _PRODUCER_FENCED_SINCE = 2
@@ -53,6 +55,10 @@ def handler(transactions: TransactionCoordinator) -> HandlerSpec:
         keys = [TopicPartition(topic.name, number) for topic in transaction.topics for number in topic.partitions]
         pending: Pending[Errors] = Pending()
         missing = set() if transaction.verify_only else unknown(keys)
+        internal = {key for key in keys if key.topic in INTERNAL_TOPICS} if version < _MANY_SINCE else set()
+        if internal:
+            pending.complete({key: _beside_internal(key, missing) for key in keys})
+            return pending
         if missing:
             codes = (ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             pending.complete({key: codes[key in missing] for key in keys})
@@ -95,6 +101,13 @@ def handler(transactions: TransactionCoordinator) -> HandlerSpec:
         return pending
 
     return HandlerSpec(key=ApiKey.ADD_PARTITIONS_TO_TXN, handle=handle)
+
+
+def _beside_internal(key: TopicPartition, missing: set[TopicPartition]) -> ErrorCode:
+    """The error of a partition of a request that names topics of coordinators: no client may write to those."""
+    if key.topic in INTERNAL_TOPICS:
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if key in missing else ErrorCode.OPERATION_NOT_ATTEMPTED
 
 
 def _as_transaction(request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnTransaction:

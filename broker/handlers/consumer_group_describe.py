@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from functools import partial
 
-from lowtide.broker.authorizer import ALL_GROUP_OPERATIONS
+from lowtide.broker.authorizer.resources import ALL_GROUP_OPERATIONS
 from lowtide.broker.coordinator.consumer.consumer_member import NOTHING, Assignment, ConsumerMember
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.groups.group_shard import Groups

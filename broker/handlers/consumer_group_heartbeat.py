@@ -1,6 +1,6 @@
 """ConsumerGroupHeartbeat: v0-v1.
 
-Behaviour: a member of a group whose partitions the broker assigns joins (epoch 0), goes on, and leaves (-1; -2 for a static one that will
+Behaviour: a member of a group whose partitions the broker assigns joins (epoch 0), continues, and leaves (-1; -2 for a static one that will
 be back). Each answer has its epoch, and what it has to have when that is new, or when it said all of itself. A partition is given to a
 member when no other member has it any more. A classic group of consumers becomes one of these with its first such member.
 
@@ -16,6 +16,8 @@ KIPs: 848, 1082, 1101.
 
 from __future__ import annotations
 
+from functools import partial
+
 from lowtide.broker.coordinator.consumer.consumer_heartbeats import check_heartbeat, heartbeat_failed
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.runtime.effects import Effects
@@ -24,20 +26,25 @@ from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+from lowtide.protocol.messages.consumer_group_heartbeat import JOIN_EPOCH, ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+
+Answer = ConsumerGroupHeartbeatResponse | Pending[ConsumerGroupHeartbeatResponse]
 
 
 def handler(groups: GroupCoordinator) -> HandlerSpec:
     """The handler over the groups of a broker."""
 
-    def handle(
-        request: ConsumerGroupHeartbeatRequest, context: RequestContext
-    ) -> ConsumerGroupHeartbeatResponse | Pending[ConsumerGroupHeartbeatResponse]:
+    def handle(request: ConsumerGroupHeartbeatRequest, context: RequestContext) -> Answer:
         if not groups.settings.serves_consumer_groups:
             return heartbeat_failed(ErrorCode.UNSUPPORTED_VERSION)
         refusal = check_heartbeat(request, context.api_version, groups.settings.consumer_assignors)
         if refusal is not None:
             return heartbeat_failed(refusal.error, refusal.message)
+        if request.member_epoch == JOIN_EPOCH:
+            return groups.joins.carry_out(partial(beat, request, context))
+        return beat(request, context)
+
+    def beat(request: ConsumerGroupHeartbeatRequest, context: RequestContext) -> Answer:
         shard = groups.find(request.group_id)
         if isinstance(shard, ErrorCode):
             return heartbeat_failed(shard)

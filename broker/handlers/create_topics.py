@@ -13,13 +13,12 @@ KIPs: 4, 464, 516, 525.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 from lowtide.broker.administration.committing import check_timeout
 from lowtide.broker.administration.creation_limits import Throttle
 from lowtide.broker.administration.topic_administrator import TopicAdministrator
-from lowtide.broker.authorizer import CLUSTER, Operation, allowed_topics
 from lowtide.broker.config.topic_config import describe_topic_configs
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
@@ -33,7 +32,7 @@ from lowtide.protocol.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from lowtide.replication.new_topics import BROKER_DEFAULT, NewTopic, TopicCreation, check_new_topics
+from lowtide.replication.new_topics import NewTopic, TopicCreation, check_new_topics
 from lowtide.replication.refusal import Refusal
 from lowtide.replication.topic_names import repeated_names
 
@@ -46,14 +45,11 @@ def handler(administrator: TopicAdministrator) -> HandlerSpec:
     broker = administrator.broker
 
     async def create(topic: CreatableTopic, request: CreateTopicsRequest, throttle: Throttle) -> CreatableTopicResult:
-        if not request.validate_only and (refusal := await throttle.before(_partition_count(topic, broker.config.num_partitions))):
-            return _refused(topic.name, refusal)
         configs = [(config.name, config.value) for config in topic.configs]
-        creation: TopicCreation | Refusal
-        if request.validate_only:
-            creation = check_timeout(request.timeout_ms) or administrator.plan_creation(_new_topic(topic), configs)
-        else:
-            creation = await administrator.create_here(_new_topic(topic), configs, request.timeout_ms)
+        creation = check_timeout(request.timeout_ms) or administrator.plan_creation(_new_topic(topic), configs)
+        if not request.validate_only and not isinstance(creation, Refusal):  # What is refused is not counted.
+            throttled = await throttle.before(creation.partition_count)
+            creation = throttled or await administrator.create_here(_new_topic(topic), configs, request.timeout_ms)
         if isinstance(creation, Refusal):
             return _refused(topic.name, creation)
         if not request.validate_only:
@@ -78,23 +74,15 @@ def handler(administrator: TopicAdministrator) -> HandlerSpec:
             result.topic_id = creation.topic_id
         return result
 
-    def allowed_names(context: RequestContext, names: Sequence[str]) -> frozenset[str]:
-        if broker.authorizer.authorize(context.principal, Operation.CREATE, CLUSTER):
-            return frozenset(names)
-        return allowed_topics(broker.authorizer, context.principal, Operation.CREATE, names)
-
     async def handle(request: CreateTopicsRequest, context: RequestContext) -> CreateTopicsResponse:
         twice = repeated_names(topic.name for topic in request.topics)
         wanted = {topic.name: topic for topic in request.topics}
-        allowed = allowed_names(context, [name for name in wanted if name not in twice])
-        topics = [topic for topic in wanted.values() if topic.name in allowed]
+        topics = [topic for topic in wanted.values() if topic.name not in twice]
         too_many = check_new_topics([_new_topic(topic) for topic in topics], default_partition_count=broker.config.num_partitions)
         throttle = Throttle(administrator.limits, request.timeout_ms, tells=context.api_version >= _THROTTLING_SINCE)
         repeated = Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
         results = [_refused(name, repeated) for name in sorted(twice)]
         results += [_refused(topic.name, too_many) if too_many is not None else await create(topic, request, throttle) for topic in topics]
-        denied = Refusal(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Authorization failed.")
-        results += [_refused(name, denied) for name in wanted if name not in twice and name not in allowed]
         return CreateTopicsResponse(throttle_time_ms=throttle.told_ms, topics=results)
 
     return HandlerSpec(key=ApiKey.CREATE_TOPICS, handle_later=handle)
@@ -108,7 +96,7 @@ def refused(request: CreateTopicsRequest, _version: int, refusal: Refusal) -> Cr
 
 
 def shows(request: CreateTopicsRequest, answer: CreateTopicsResponse, image: MetadataImage) -> bool:
-    """Whether an image shows the topics that were made."""
+    """Whether an image has the created topics."""
     return request.validate_only or all(row.error_code != ErrorCode.NONE or row.name in image.topics for row in answer.topics)
 
 
@@ -116,10 +104,6 @@ def _new_topic(topic: CreatableTopic) -> NewTopic:
     return NewTopic(
         topic.name, topic.num_partitions, topic.replication_factor, [(row.partition_index, row.broker_ids) for row in topic.assignments]
     )
-
-
-def _partition_count(topic: CreatableTopic, default: int) -> int:
-    return len(topic.assignments) or (default if topic.num_partitions == BROKER_DEFAULT else max(topic.num_partitions, 0))
 
 
 def _refused(name: str, refusal: Refusal) -> CreatableTopicResult:

@@ -14,7 +14,6 @@ KIPs: 4, 516.
 from __future__ import annotations
 
 from lowtide.broker.administration.topic_administrator import TopicAdministrator
-from lowtide.broker.authorizer import CLUSTER, Operation, topic
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.image import MetadataImage
@@ -47,30 +46,8 @@ def handler(administrator: TopicAdministrator) -> HandlerSpec:
             error_message=None if refusal is None else refusal.message,
         )
 
-    def checked(deletion: TopicDeletion, principal: str) -> TopicDeletion:
-        """Refused, where the client may not delete it; whether there is such a topic is reported only with permission to describe it."""
-        name, authorizer = deletion.name, broker.authorizer
-        is_known = deletion.topic is not None
-        if authorizer.allows_all or authorizer.authorize(principal, Operation.DELETE, CLUSTER):
-            return deletion
-        if deletion.topic is not None:
-            name = deletion.topic.name
-        elif name is None or (deletion.refusal is not None and deletion.refusal.error_code == ErrorCode.INVALID_REQUEST):
-            return deletion
-        sees = authorizer.authorize(principal, Operation.DESCRIBE, topic(name))
-        if sees and (not is_known or authorizer.authorize(principal, Operation.DELETE, topic(name))):
-            return deletion
-        refusal = Refusal(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Topic authorization failed.")
-        if sees:
-            return TopicDeletion(name, deletion.topic_id, refusal=refusal)
-        return (
-            TopicDeletion(None, deletion.topic_id, refusal=refusal)
-            if deletion.by_id
-            else TopicDeletion(name, ZERO_TOPIC_ID, refusal=refusal)
-        )
-
     async def handle(request: DeleteTopicsRequest, context: RequestContext) -> DeleteTopicsResponse:
-        resolved = [checked(deletion, context.principal) for deletion in administrator.resolve(_wanted(request, context.api_version))]
+        resolved = administrator.resolve(_wanted(request, context.api_version))
         outcomes = iter(await delete([deletion for deletion in resolved if deletion.refusal is None], request.timeout_ms))
         rows = [row(deletion, next(outcomes) if deletion.refusal is None else deletion.refusal) for deletion in resolved]
         return DeleteTopicsResponse(throttle_time_ms=0, responses=rows)

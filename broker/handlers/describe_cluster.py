@@ -14,12 +14,15 @@ KIPs: 430, 700, 919, 1073.
 
 from __future__ import annotations
 
-from lowtide.broker.authorizer import ALL_CLUSTER_OPERATIONS
+from collections.abc import Mapping
+
+from lowtide.broker.authorizer.resources import ALL_CLUSTER_OPERATIONS
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.network.endpoints import controller_for, endpoint_of, endpoints_for
+from lowtide.broker.network.endpoints import controller_for, endpoint_of, endpoints_for, local_endpoint, with_local
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.image import MetadataImage
+from lowtide.metadata.records import Listener
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_cluster import (
@@ -30,6 +33,7 @@ from lowtide.protocol.messages.describe_cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
 )
+from lowtide.protocol.types import BrokerId
 
 
 def handler(broker: BrokerContext) -> HandlerSpec:
@@ -37,7 +41,10 @@ def handler(broker: BrokerContext) -> HandlerSpec:
 
     def handle(request: DescribeClusterRequest, context: RequestContext) -> DescribeClusterResponse:
         if request.endpoint_type == ENDPOINT_BROKERS:
-            return _describe(broker.metadata.image, context.connection.listener_name, request)
+            image, client = broker.metadata.image, context.connection
+            endpoints = endpoints_for(image, client.listener_name)
+            seen = with_local(endpoints, broker.replicas.broker_id, local_endpoint(broker.config, client))
+            return _describe(image, client.listener_name, seen, request)
         if request.endpoint_type == ENDPOINT_CONTROLLERS:
             text = "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type CONTROLLER"
             return DescribeClusterResponse(error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE, error_message=text)
@@ -47,8 +54,9 @@ def handler(broker: BrokerContext) -> HandlerSpec:
     return HandlerSpec(key=ApiKey.DESCRIBE_CLUSTER, handle=handle)
 
 
-def _describe(image: MetadataImage, listener_name: str, request: DescribeClusterRequest) -> DescribeClusterResponse:
-    endpoints = endpoints_for(image, listener_name)
+def _describe(
+    image: MetadataImage, listener_name: str, endpoints: Mapping[BrokerId, Listener], request: DescribeClusterRequest
+) -> DescribeClusterResponse:
     brokers = [
         DescribeClusterBroker(broker_id=broker_id, host=endpoint.host, port=endpoint.port, rack=image.brokers[broker_id].rack)
         for broker_id, endpoint in endpoints.items()

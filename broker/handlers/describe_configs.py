@@ -1,15 +1,15 @@
 """DescribeConfigs: v1-v4.
 
 Behaviour: tells the keys of topics, of this broker, of what is set on all brokers (a broker with an empty name), and of groups, whether or
-not there are such. No keys, or an empty list of them, ask for all; an unknown key is left out. Secrets have no value. A broker has no
-loggers to set; clients' metrics have no settings: they are described as empty. One resource of an unknown type has all of the request
-refused.
+not there are such. No keys, or an empty list of them, ask for all; an unknown key is left out. Secrets have no value. A broker's loggers
+are the rooms of its code, with the levels in force (KIP-412). A subscription to clients' metrics is described with
+its defaults, whether or not it is there (KIP-714). One resource of an unknown type has all of the request refused.
 
 Version notes: v1 answers sources and, if wanted, synonyms (KIP-226). v3 answers types and, if wanted, a sentence on each key (KIP-569).
 
 Errors: UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION, INVALID_REQUEST.
 
-KIPs: 133, 226, 412, 569, 848.
+KIPs: 133, 226, 412, 569, 714, 848.
 """
 
 from __future__ import annotations

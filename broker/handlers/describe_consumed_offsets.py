@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from lowtide.broker.authorizer import CLUSTER, Operation
+from lowtide.broker.authorizer.resources import CLUSTER, Operation
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.groups.survey import survey
@@ -37,7 +37,7 @@ def handler(broker: BrokerContext, groups: GroupCoordinator) -> HandlerSpec:
     under_way = 0
 
     async def handle(request: DescribeConsumedOffsetsRequest, context: RequestContext) -> DescribeConsumedOffsetsResponse:
-        if not broker.authorizer.authorize(context.principal, Operation.CLUSTER_ACTION, CLUSTER):
+        if not broker.authorizer.authorize(context, Operation.CLUSTER_ACTION, CLUSTER):
             return DescribeConsumedOffsetsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         if sum(len(topic.partitions) + 1 for topic in request.topics) > 2 * PARTITIONS_PER_REQUEST:
             return DescribeConsumedOffsetsResponse(error_code=ErrorCode.INVALID_REQUEST)

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from lowtide.broker.authorizer import ALL_GROUP_OPERATIONS
-from lowtide.broker.coordinator.classic.classic_group import ClassicGroup, Member
+from lowtide.broker.authorizer.resources import ALL_GROUP_OPERATIONS
+from lowtide.broker.coordinator.classic.classic_group import ClassicGroup
+from lowtide.broker.coordinator.classic.classic_member import Member
 from lowtide.broker.coordinator.classic.group_state import GroupState
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.network.routes import HandlerSpec

@@ -51,12 +51,12 @@ def handler(broker: BrokerContext) -> HandlerSpec:
 
     def steps(wanted: set[TopicPartition] | None) -> Generator[None, None, DescribeLogDirsResponse]:
         results = []
-        for path in replicas.log_manager.paths:
+        for path in replicas.log_manager.directories.paths:
             try:
-                usage = replicas.log_manager.usage(path)
+                usage = replicas.log_manager.directories.usage(path)
             except StorageError as error:
                 broker.log.warning("log directory could not be described", directory=path, error=str(error))
-                absolute = replicas.log_manager.absolute_path(path)
+                absolute = replicas.log_manager.directories.absolute_path(path)
                 results.append(DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=absolute, topics=[]))
             else:
                 results.append((yield from _described(replicas, usage, wanted)))

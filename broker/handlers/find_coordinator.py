@@ -6,7 +6,7 @@ waits for it, where Kafka's has the client ask again. Keys that are named twice 
 
 Version notes: v1 has key types, v4 many keys at once. v6 lets share groups be looked for, which aren't served.
 
-Errors: COORDINATOR_NOT_AVAILABLE while the partition has no leader, or none with the client's listener, or the topic can't be made;
+Errors: COORDINATOR_NOT_AVAILABLE while the partition has no leader, or none with the client's listener, or the topic cannot be created;
 INVALID_REQUEST for a type that there isn't; UNSUPPORTED_VERSION for share groups: clients give up then, instead of asking for ever.
 
 KIPs: 98, 699, 932.
@@ -20,10 +20,10 @@ from typing import cast
 
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
-from lowtide.broker.network.endpoints import endpoint_of
+from lowtide.broker.network.endpoints import endpoint_of, local_endpoint
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending, answer_of, promised
-from lowtide.broker.request_context import RequestContext
+from lowtide.broker.request_context import Client, RequestContext
 from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
@@ -39,7 +39,7 @@ def handler(groups: GroupCoordinator, transactions: TransactionCoordinator) -> H
     """The handler over the groups and transactions of a broker."""
     topics = {GROUP: groups.topic, TRANSACTION: transactions.topic}
 
-    def find(key: str, key_type: int, version: int, listener_name: str) -> Coordinator:
+    def find(key: str, key_type: int, version: int, client: Client) -> Coordinator:
         if key_type == SHARE and version >= _SHARE_SINCE:
             return _failed(key, ErrorCode.UNSUPPORTED_VERSION, "share groups are not served")
         topic = topics.get(key_type)
@@ -48,20 +48,22 @@ def handler(groups: GroupCoordinator, transactions: TransactionCoordinator) -> H
         found = topic.coordinator_of(key)
         if isinstance(found, ErrorCode):
             return _failed(key, found, f"{key} has no coordinator now")
-        listener = endpoint_of(found, listener_name)
+        listener = endpoint_of(found, client.listener_name)
         if listener is None:
-            return _failed(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, f"broker {found.broker_id} has no listener {listener_name}")
-        return Coordinator(key=key, node_id=found.broker_id, host=listener.host, port=listener.port, error_code=ErrorCode.NONE)
+            return _failed(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, f"broker {found.broker_id} has no listener {client.listener_name}")
+        local = local_endpoint(groups.broker.config, client) if found.broker_id == groups.broker.replicas.broker_id else None
+        host, port = local or (listener.host, listener.port)
+        return Coordinator(key=key, node_id=found.broker_id, host=host, port=port, error_code=ErrorCode.NONE)
 
     def steps(request: FindCoordinatorRequest, context: RequestContext) -> Generator[None, None, FindCoordinatorResponse]:
-        version, listener_name = context.api_version, context.connection.listener_name
+        version, client = context.api_version, context.connection
         if version >= _MANY_KEYS_SINCE:
             rows = []
             for key in request.coordinator_keys:
-                rows.append(find(key, request.key_type, version, listener_name))
+                rows.append(find(key, request.key_type, version, client))
                 yield
             return FindCoordinatorResponse(coordinators=rows)
-        row = find(request.key, request.key_type, version, listener_name)
+        row = find(request.key, request.key_type, version, client)
         return FindCoordinatorResponse(
             error_code=row.error_code, error_message=row.error_message, node_id=row.node_id, host=row.host, port=row.port
         )

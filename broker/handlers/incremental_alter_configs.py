@@ -2,15 +2,16 @@
 
 Behaviour: changes keys of topics, of this broker, of what is set on all brokers (a broker with an empty name), and of groups, whether or
 not there are such, and answers when this broker runs on them; or only checks them. Of each resource all keys are changed or none. Lists may
-be appended to and subtracted from. A key that isn't set may be deleted. Two changes at once don't undo one another. Nothing can be set on
-loggers and clients' metrics.
+be appended to and subtracted from. A key that isn't set may be deleted. Two changes at once don't undo one another. Levels of this
+broker's loggers hold as long as it runs (KIP-412). Subscriptions to clients' metrics are kept in
+the metadata (KIP-714).
 
 Version notes: v1 is the first flexible version.
 
 Errors: INVALID_REQUEST, INVALID_CONFIG, INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION, REQUEST_TIMED_OUT, NOT_CONTROLLER,
 COORDINATOR_NOT_AVAILABLE, POLICY_VIOLATION where something is set on too many groups.
 
-KIPs: 226, 339, 848.
+KIPs: 226, 339, 412, 714, 848.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def handler(administrator: ConfigAdministrator) -> HandlerSpec:
         return changes if isinstance(changes, Refusal) else await administrator.alter(resource, changes, validate_only=validate_only)
 
     async def handle(request: IncrementalAlterConfigsRequest, _context: RequestContext) -> IncrementalAlterConfigsResponse:
-        outcomes = await change_each(request.resources, lambda row: alter(row, validate_only=request.validate_only))
+        outcomes = await change_each(request.resources, lambda row: alter(row, validate_only=request.validate_only), administrator.lane)
         return IncrementalAlterConfigsResponse(
             responses=[
                 AlterConfigsResourceResponse(

@@ -1,7 +1,7 @@
 """ListConfigResources: v0-v1.
 
 Behaviour: tells the names of the topics and brokers there are, and of the groups on which something is set; each broker stands for its
-loggers too. Clients' metrics have no settings here, so none is listed.
+loggers too; and the subscriptions to clients' metrics.
 
 Version notes: v0 lists clients' metrics only (KIP-714); v1 lists the types that are asked for, or all (KIP-1142).
 

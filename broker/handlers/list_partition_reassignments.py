@@ -13,14 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from lowtide.broker.authorizer import CLUSTER, Operation
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import walk_in_slices
 from lowtide.metadata.image import TopicImage
 from lowtide.protocol.api_keys import ApiKey
-from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
@@ -36,9 +34,7 @@ PARTITIONS_A_STEP: Final = 100
 def handler(broker: BrokerContext) -> HandlerSpec:
     """The handler over a broker's image."""
 
-    async def handle(request: ListPartitionReassignmentsRequest, context: RequestContext) -> ListPartitionReassignmentsResponse:
-        if not broker.authorizer.authorize(context.principal, Operation.DESCRIBE, CLUSTER):
-            return refused(request, context.api_version, Refusal(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed."))
+    async def handle(request: ListPartitionReassignmentsRequest, _context: RequestContext) -> ListPartitionReassignmentsResponse:
         topics = broker.metadata.image.topics
         asked: list[tuple[TopicImage, Iterable[int]]]
         if request.topics is None:

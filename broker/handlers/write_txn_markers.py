@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from lowtide.broker.authorizer import CLUSTER, Operation
+from lowtide.broker.authorizer.authorizer import Audit
+from lowtide.broker.authorizer.resources import CLUSTER, Operation
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.transactions.marker_sender import TIMEOUT_MS
 from lowtide.broker.coordinator.transactions.marker_writer import MarkerWriter, TransactionEnd
@@ -53,7 +54,9 @@ def handler(broker: BrokerContext, writer: MarkerWriter) -> HandlerSpec:
         if not keys:
             pending.complete(_response(request, errors))
             return pending
-        may = broker.authorizer.authorize(context.principal, Operation.CLUSTER_ACTION, CLUSTER)
+        authorizer = broker.authorizer
+        may = authorizer.authorize(context, Operation.ALTER, CLUSTER, Audit.ALLOWED)
+        may = may or authorizer.authorize(context, Operation.CLUSTER_ACTION, CLUSTER)
         for index, marker in enumerate(request.markers):
             if may:
                 writer.write(_end(marker), _keys(marker), partial(done, index), timeout_ms=TIMEOUT_MS)

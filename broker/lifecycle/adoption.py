@@ -3,7 +3,7 @@
 A broker whose metadata are new registers the topics whose logs it finds, whole, under their ids, and hands out producer ids that none of
 them has seen. How the topics are configured is read from Kafka's own metadata log where one of the directories has it; else they begin with
 the defaults. A broker that has metadata never adopts: there, a log without a topic is what is left of a deleted one. That an adoption is
-under way stands in the metadata, so one that was cut off goes on at the next start.
+under way is in the metadata, so an interrupted one continues at the next start.
 
 If the directories were in use by Lowtide before (their `lowtide-registration` says so), new metadata are metadata that were lost, and with
 them every topic's configuration, its leader epochs, and which topics were deleted. The start is refused, unless the operator says, by an

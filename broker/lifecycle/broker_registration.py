@@ -17,9 +17,9 @@ from lowtide.broker.lifecycle.ports import Ports
 from lowtide.metadata.changes import ChangePlan
 from lowtide.metadata.image import MetadataImage
 from lowtide.metadata.lease_keeper import keeper_times
-from lowtide.metadata.records import LOG_START_REPORTING_LEVEL, Listener
+from lowtide.metadata.records import ELIGIBLE_LEADERS_LEVEL, Listener
 from lowtide.metadata.registration import BrokerRegistration
-from lowtide.metadata.session import MetadataSession, SessionSettings
+from lowtide.metadata.session import MetadataSession, SessionPorts, SessionSettings
 from lowtide.metadata.store import MetadataStore
 from lowtide.replication.elections import is_relieved
 from lowtide.runtime.clock import Clock
@@ -54,16 +54,14 @@ def make_session(
     """The broker's session, not yet opened. Errors: OSError where the system gives no thread for its lease keeper."""
     settings = session_settings(config, prefix=ports.metadata_prefix, shared=bool(ports.shared_metadata))
     times = keeper_times(settings.time_to_live_ms, settings.keep_alive_ms)
-    return MetadataSession(
+    session_ports = SessionPorts(
         store=store,
         clock=ports.clock,
         tasks=tasks,
         random=ports.random,
-        broker_id=config.node_id,
-        settings=settings,
-        reconcile=reconcile,
         keeper=ports.make_lease_keeper(times) if ports.make_lease_keeper is not None else None,
     )
+    return MetadataSession(session_ports, broker_id=config.node_id, settings=settings, reconcile=reconcile)
 
 
 async def warn_without_raft_log(store: MetadataStore, place: str, log: Any) -> None:
@@ -80,7 +78,7 @@ async def warn_without_raft_log(store: MetadataStore, place: str, log: Any) -> N
 
 def registration_of(config: BrokerConfig, advertised: tuple[Listener, ...]) -> BrokerRegistration:
     """What the broker tells of itself; `advertised` are its listeners with the ports that were bound."""
-    level = LOG_START_REPORTING_LEVEL if config.reports_log_starts else 0
+    level = ELIGIBLE_LEADERS_LEVEL if config.reports_log_starts else 0
     return BrokerRegistration(advertised, config.broker_rack, config.inter_broker_listener, level)
 
 

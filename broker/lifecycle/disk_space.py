@@ -18,7 +18,7 @@ import msgspec
 
 from lowtide.broker.slices import run_in_slices
 from lowtide.runtime.clock import Clock
-from lowtide.storage.directory.log_manager import LogManager
+from lowtide.storage.directory.log_directories import LogDirectories
 from lowtide.storage.errors import StorageError
 
 ROOM_MIN_BYTES: Final = 1 << 20
@@ -44,41 +44,47 @@ class _Shortage(msgspec.Struct):
 class DiskSpace:
     """Watches the free space of log directories. `on_tick` is to be called about once a second."""
 
-    def __init__(self, log_manager: LogManager, clock: Clock, loop: asyncio.AbstractEventLoop, log: Any) -> None:
-        self._log_manager = log_manager
+    def __init__(self, directories: LogDirectories, clock: Clock, loop: asyncio.AbstractEventLoop, log: Any) -> None:
+        self._directories = directories
         self._clock = clock
         self._loop = loop
         self._log = log
         self._short: dict[str, _Shortage] = {}
+        self._without_holes: set[str] = set()
+        """Of which that was said."""
 
     def on_tick(self) -> None:
         """Look at all directories."""
         now_ms = self._clock.monotonic_ms()
-        offline = self._log_manager.offline_directories
-        for path in self._log_manager.paths:
+        offline = self._directories.offline
+        for path in self._directories.without_holes:
+            if path not in self._without_holes:
+                self._without_holes.add(path)
+                self._log.info("deleted records keep their space until their segment goes: the file system makes no holes", directory=path)
+        for path in self._directories.paths:
             if path in offline:
                 self._short.pop(path, None)
-                self._log_manager.without_room.discard(path)
+                self._directories.without_room.discard(path)
             else:
                 self._look_at(path, now_ms)
 
     def _look_at(self, path: str, now_ms: int) -> None:
-        was_refused = self._log_manager.take_refused(path)
+        was_refused = self._directories.take_refused(path)
         try:
-            free_bytes = self._log_manager.free_bytes(path)
+            free_bytes = self._directories.free_bytes(path)
         except StorageError:
             return  # What that means is found out by those who write.
         shortage = self._short.get(path)
         if was_refused or free_bytes < ROOM_MIN_BYTES:
             if shortage is None:
                 shortage = self._short[path] = _Shortage(now_ms, now_ms, now_ms - INTERVAL_MS)
-                self._log_manager.without_room.add(path)
+                self._directories.without_room.add(path)
             shortage.last_ms = now_ms
         if shortage is None:
             return
         if now_ms - shortage.last_ms >= OVER_AFTER_MS:
             del self._short[path]
-            self._log_manager.without_room.discard(path)
+            self._directories.without_room.discard(path)
             lasted_ms = shortage.last_ms - shortage.since_ms
             self._log.info("log directory has room again", directory=path, bytes_free=free_bytes, lasted_ms=lasted_ms)
         elif now_ms - shortage.told_ms >= INTERVAL_MS:
@@ -90,7 +96,7 @@ class DiskSpace:
         sizes: Counter[str] = Counter()
 
         def steps() -> Iterator[None]:
-            for number, log in enumerate(list(self._log_manager.logs_in(path)), 1):
+            for number, log in enumerate(list(self._directories.logs_in(path)), 1):
                 sizes[log.topic_partition.topic] += log.size_bytes
                 if number % _LOGS_PER_STEP == 0:
                     yield
@@ -101,7 +107,7 @@ class DiskSpace:
                 directory=path,
                 bytes_free=free_bytes,
                 largest_topics=dict(sizes.most_common(TOPICS_NAMED)),
-                effect="appends to it are refused, followers fall behind; reads, deletes and retention go on",
+                effect="appends to it are refused, followers fall behind; reads, deletes and retention continue",
                 remedy=REMEDY,
             )
 

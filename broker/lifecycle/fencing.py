@@ -29,11 +29,12 @@ UP_LOOK_MS: Final = 50
 class Fence:
     """The fence of one broker."""
 
-    __slots__ = ("_clock", "_looked_at", "_loop", "_on_turned", "_timer", "_was_up", "down_until_ms", "epoch", "session")
+    __slots__ = ("_clock", "_looked_at", "_loop", "_on_turned", "_timer", "_was_up", "down_until_ms", "epoch", "registration", "session")
 
     def __init__(self, session: MetadataSession, clock: Clock) -> None:
         """Up until the session has a registration and the metadata show what it leads."""
         self.session = session
+        self.registration = session.registration
         self._clock = clock
         self.epoch: BrokerEpoch = 0
         self._looked_at: tuple[BrokerEpoch, MetadataImage] | None = None
@@ -46,7 +47,7 @@ class Fence:
 
     def is_up(self) -> bool:
         """Whether the broker must not act now."""
-        if self.session.broker_epoch == self.epoch and self._clock.monotonic_ms() < self.down_until_ms:
+        if self.registration.broker_epoch == self.epoch and self._clock.monotonic_ms() < self.down_until_ms:
             return False
         return self._look()
 

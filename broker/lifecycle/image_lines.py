@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lowtide.metadata.records import NO_LEADER
 from lowtide.protocol.types import TopicPartition
+from lowtide.replication.eligible_leaders import members_of
 
 if TYPE_CHECKING:
     from lowtide.metadata.image import ImageDelta, MetadataImage, PartitionImage
@@ -33,8 +34,8 @@ class ImageLines:
         self._image: MetadataImage | None = None
         self._brokers: list[tuple[bool, str, dict[str, Any]]] = []
         """Lines about brokers: whether it is a warning, the event, and what it is about."""
-        self._elections: dict[tuple[BrokerId, BrokerId], dict[str, int]] = {}
-        """By old and new leader: leader epochs by partition."""
+        self._elections: dict[tuple[BrokerId, BrokerId], dict[str, dict[str, Any]]] = {}
+        """By old and new leader: what there is to say, by partition."""
         self._moves: dict[str, dict[str, dict[str, Any]]] = {}
         """By event: what it is about, by partition."""
 
@@ -47,7 +48,7 @@ class ImageLines:
             self._on_broker(broker_id, old, new)
         for key, before, now in _changed_partitions(old, delta):
             if now.leader_epoch != before.leader_epoch and now.leader != before.leader:
-                self._elections.setdefault((before.leader, now.leader), {})[str(key)] = now.leader_epoch
+                self._elections.setdefault((before.leader, now.leader), {})[str(key)] = _election(now)
             self._on_replicas(str(key), before, now)
 
     def _on_broker(self, broker_id: BrokerId, old: MetadataImage, new: MetadataImage) -> None:
@@ -82,14 +83,20 @@ class ImageLines:
             return
         for is_warning, event, what in brokers:
             (self._log.warning if is_warning else self._log.info)(event, **what)
-        for (before, now), epochs in elections.items():
-            some = [{"partition": name, "leader_epoch": epoch} for name, epoch in list(epochs.items())[:PARTITIONS_NAMED]]
+        for (before, now), partitions in elections.items():
+            some = [{"partition": name} | values for name, values in list(partitions.items())[:PARTITIONS_NAMED]]
             event = "partitions have no leader" if now == NO_LEADER else "leaders are elected"
             tell = self._log.warning if now == NO_LEADER else self._log.info
-            tell(event, old_leader=before, new_leader=now, partitions=len(epochs), some_partitions=some)
+            tell(event, old_leader=before, new_leader=now, partitions=len(partitions), some_partitions=some)
         for event, partitions in moves.items():
             some = [{"partition": name} | values for name, values in list(partitions.items())[:PARTITIONS_NAMED]]
             self._log.info(event, partitions=len(partitions), some_partitions=some)
+
+
+def _election(now: PartitionImage) -> dict[str, Any]:
+    """Without a leader: the brokers of which one has to come back, with all that it had (KIP-966)."""
+    waits = {} if now.has_leader else {"waits_for": sorted(members_of(now))}
+    return {"leader_epoch": now.leader_epoch} | waits
 
 
 def _changed_partitions(old: MetadataImage, delta: ImageDelta) -> Iterator[tuple[TopicPartition, PartitionImage, PartitionImage]]:

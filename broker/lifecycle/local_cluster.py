@@ -16,6 +16,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from lowtide.broker.config.broker_config import ConfigError, Given, load_config
+from lowtide.broker.config.http_listeners import HTTP_LISTENERS
 from lowtide.broker.lifecycle.broker import Broker
 from lowtide.broker.lifecycle.ports import Ports, real_ports
 from lowtide.metadata.embedded import METADATA_FILE, EmbeddedStore
@@ -31,13 +32,21 @@ FIRST_BROKER_ID: Final = 1
 _OWN_KEYS: Final = ("node.id", "broker.id", "listeners", "advertised.listeners", "log.dir", "log.dirs")
 """What each broker of a process must have for itself."""
 
+_BETWEEN: Final = "inter.broker.listener.name"
+
+
+def listener_name(given: Mapping[str, Given]) -> str:
+    """Of the only listener of a broker, which is for clients and for other brokers."""
+    return given[_BETWEEN].text if _BETWEEN in given else "PLAINTEXT"
+
 
 def configurations_of_several(
     given: Mapping[str, Given], directory: str, count: int, *, host: str = "127.0.0.1", first_port: int = 0, racks: Sequence[str] = ()
 ) -> list[dict[str, Given]]:
     """What `count` brokers are configured with: `given` for all of them, and for each its own id, folder and port.
 
-    The first listens on `first_port`, the others on those that follow; 0 takes free ones. `racks`: where each of them stands.
+    The first listens on `first_port`, the others on those that follow; 0 takes free ones. The only listener has the name of the one for
+    brokers, and stands for clients too. `racks`: where each of them stands.
     Errors: ConfigError, one sentence, for a key that they can't have in common.
     """
     for name, value in given.items():
@@ -47,26 +56,34 @@ def configurations_of_several(
     # Where there are fewer brokers than the default asks for, there never will be more.
     given = {"offsets.topic.replication.factor": Given(str(min(count, 3)), "the default"), **given}
     assert not racks or len(racks) == count, f"{count} brokers and {len(racks)} racks"
+    listener = listener_name(given)
     configurations = []
     for index in range(count):
         broker_id = FIRST_BROKER_ID + index
         own = {
             "node.id": f"{broker_id}",
-            "listeners": f"PLAINTEXT://{host}:{first_port + index if first_port else 0}",
+            "listeners": f"{listener}://{host}:{first_port + index if first_port else 0}",
             "log.dirs": f"{directory}/broker-{broker_id}",
         }
         if racks:
             own["broker.rack"] = racks[index]
+        if HTTP_LISTENERS in given:
+            own[HTTP_LISTENERS] = http_listeners_of(given[HTTP_LISTENERS].text, index)
         configurations.append({**given, **{name: Given(text, f"broker {broker_id}") for name, text in own.items()}})
     return configurations
 
 
+def http_listeners_of(text: str, index: int) -> str:
+    """The listeners of HTTP of one of several brokers: at the ports that follow those of the first."""
+    moved = []
+    for listener in filter(None, text.split(",")):
+        address, _, port = listener.strip().rpartition(":")
+        moved.append(f"{address}:{int(port) + index}" if port.isdecimal() and int(port) else listener.strip())
+    return ",".join(moved)
+
+
 def _ignore_failure(_broker_id: int) -> None:
     """Stands for a listener that does nothing."""
-
-
-def _ignore_partition() -> None:
-    """Likewise."""
 
 
 class LocalCluster:
@@ -79,11 +96,10 @@ class LocalCluster:
         make_logger: Callable[[int], Any],
         *,
         on_failed: Callable[[int], None] = _ignore_failure,
-        on_partition_made: Callable[[], None] = _ignore_partition,
     ) -> None:
         """`directory` gets the metadata of all; None leaves them to a sole broker, whose first log directory has them then.
 
-        `make_logger` gets a broker's id. `on_failed` gets the id of a broker that can't go on; see `Broker` for the rest.
+        `make_logger` gets a broker's id. `on_failed` gets the id of a broker that cannot continue; see `Broker` for the rest.
         Errors: ConfigError.
         """
         assert directory is not None or len(configurations) == 1, "several brokers need metadata in common"
@@ -93,7 +109,6 @@ class LocalCluster:
         self._store = SharedStore(self._open_store)
         self._make_logger = make_logger
         self._on_failed = on_failed
-        self._on_partition_made = on_partition_made
         self.brokers: dict[int, Broker] = {}
         """Those that run, by id."""
         self._stopping: dict[int, Broker] = {}
@@ -125,7 +140,6 @@ class LocalCluster:
             self._ports(),
             self._make_logger(broker_id),
             on_failed=partial(self._on_failed, broker_id),
-            on_partition_made=self._on_partition_made,
         )
         try:
             await broker.start()
@@ -179,7 +193,7 @@ class LocalCluster:
         try:
             filesystem.make_directories(directory)
         except OSError as error:
-            raise StorageError(directory, f"the folder cannot be made: {error.strerror or error}") from error
+            raise StorageError(directory, f"the folder cannot be created: {error.strerror or error}") from error
         try:
             return await EmbeddedStore.open(f"{directory}/{METADATA_FILE}", filesystem=filesystem, clock=SystemClock())
         except AlreadyLockedError as error:

@@ -9,11 +9,12 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from lowtide.broker.config.broker_config import BrokerConfig
+from lowtide.broker.config.dynamic_config import BrokerConfigs
 from lowtide.broker.config.topic_config import log_config
 from lowtide.broker.descriptors import DescriptorBudget
 from lowtide.broker.lifecycle.ports import Ports
 from lowtide.runtime.filesystem import FileSystem
-from lowtide.storage.directory.log_manager import LogManager, LogManagerSettings
+from lowtide.storage.directory.log_manager import LogManager, LogManagerSettings, OnDirectoryFailed
 from lowtide.storage.errors import StorageError
 from lowtide.storage.log.log import LogConfig
 
@@ -26,11 +27,12 @@ def check_metadata_directory(filesystem: FileSystem, directory: str) -> None:
     try:
         filesystem.make_directories(directory)
     except OSError as error:
-        raise StorageError(directory, f"the log directory cannot be made: {error.strerror or error}") from error
+        raise StorageError(directory, f"the log directory cannot be created: {error.strerror or error}") from error
 
 
-def make_log_manager(config: BrokerConfig, ports: Ports, budget: DescriptorBudget) -> LogManager:
+def make_log_manager(configs: BrokerConfigs, ports: Ports, budget: DescriptorBudget, on_directory_failed: OnDirectoryFailed) -> LogManager:
     """The manager of all logs of a broker, which has opened nothing yet."""
+    config = configs.current
     return LogManager(
         ports.filesystem,
         ports.clock,
@@ -41,10 +43,12 @@ def make_log_manager(config: BrokerConfig, ports: Ports, budget: DescriptorBudge
         LogManagerSettings(
             recovery_point_interval_ms=config.log_flush_offset_checkpoint_interval_ms,
             high_watermark_interval_ms=config.replica_high_watermark_checkpoint_interval_ms,
-            producer_id_expiration_ms=config.producer_id_expiration_ms,
+            producer_id_expiration_ms=lambda: configs.current.producer_id_expiration_ms,
+            frees_deleted=config.frees_deleted,
             segment_files_max=budget.segment_files,
             default_config=_for_unknown_topics(log_config(config, {})),
         ),
+        on_directory_failed,
     )
 
 
@@ -53,8 +57,8 @@ def check_directories(log_manager: LogManager, config: BrokerConfig, *, failed: 
 
     Errors: StorageError.
     """
-    if failed or not log_manager.has_online_directory:
-        offline = log_manager.offline_directories
+    if failed or not log_manager.directories.any_is_online:
+        offline = log_manager.directories.offline
         raise StorageError(", ".join(offline) or config.log_dirs[0], f"failed while the broker started: {'; '.join(offline.values())}")
 
 

@@ -1,6 +1,7 @@
 """How a broker logs: one event name with key=value, readable on a terminal, JSON elsewhere. Written to standard error.
 
-Each broker has a logger of its own; nothing global is configured, so several brokers in one process don't mix.
+Each broker has a logger of its own; nothing global is configured, so several brokers in one process don't mix. Which lines are written
+goes by the module that writes one, and by `levels`, which may change at any time.
 """
 
 from __future__ import annotations
@@ -8,9 +9,11 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Sequence
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
 
 import structlog
+
+from lowtide.broker.config.log_levels import LogLevels
 
 
 def make_logger(node_id: int, *, stream: TextIO | None = None, level: int = logging.INFO) -> Any:
@@ -22,7 +25,8 @@ def make_logger(node_id: int, *, stream: TextIO | None = None, level: int = logg
         structlog.processors.StackInfoRenderer(),
     ]
     if stream.isatty():
-        last: list[Any] = [structlog.dev.ConsoleRenderer()]
+        # Where rich is installed, the default shows the values of local variables, such as a password.
+        last: list[Any] = [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
     else:
         last = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(sort_keys=True)]
     return _logger(structlog.PrintLoggerFactory(stream)(), [*shared, *last], level).bind(node_id=node_id)
@@ -35,6 +39,28 @@ def quiet_logger(level: int = logging.ERROR) -> Any:
 
 
 def _logger(sink: Any, processors: Sequence[Any], level: int) -> Any:
-    return structlog.wrap_logger(
-        sink, processors=processors, wrapper_class=structlog.make_filtering_bound_logger(level), context_class=dict
-    )
+    return structlog.wrap_logger(sink, processors=processors, wrapper_class=_bound_logger(LogLevels(level)), context_class=dict)
+
+
+def _bound_logger(levels: LogLevels) -> Any:
+    """The class of loggers that go by these levels, which are its attribute."""
+
+    def method(name: str, level: int) -> Any:
+        def log(self: Any, event: str, **fields: Any) -> Any:
+            if not levels.is_on(sys._getframe(1).f_globals.get("__name__", ""), level):  # noqa: SLF001 - as logging does
+                return None
+            return self._proxy_to_logger(name, event, **fields)
+
+        return log
+
+    methods = {name: method(name, level) for name, level in _METHODS.items()}
+    return type("BoundLogger", (structlog.BoundLoggerBase,), {"levels": levels, **methods})
+
+
+_METHODS: Final = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+    "critical": logging.CRITICAL,
+}

@@ -43,7 +43,7 @@ class LoopHealth:
         log: Any,
         active_since: Callable[[int], Sequence[str]] = lambda _ms: (),
     ) -> None:
-        """`active_since` names the clients that were heard of at or after a moment of the monotonic clock."""
+        """`active_since` names the clients that sent a request at or after a moment of the monotonic clock."""
         self._loop = loop
         self._clock = clock
         self._read_usage = read_usage
@@ -60,6 +60,7 @@ class LoopHealth:
 
     def start(self) -> None:
         """Begin to watch."""
+        self._lag = LoopLag(self._read_usage())
         now_ms = self._clock.monotonic_ms()
         self._report_ms = now_ms + REPORT_INTERVAL_MS
         self._warning_ms = now_ms

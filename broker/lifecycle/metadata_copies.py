@@ -51,8 +51,10 @@ class MetadataCopies:
         """`copy` is kept up to date by others, before `on_change`."""
         self._log_manager = log_manager
         self._copies = {
-            path: DirectoryCopy(f"{path}/{COPY_FILE}", filesystem, worker, partial(log_manager.commit, path), partial(self._fail, path))
-            for path in log_manager.paths
+            path: DirectoryCopy(
+                f"{path}/{COPY_FILE}", filesystem, worker, partial(log_manager.directories.commit, path), partial(self._fail, path)
+            )
+            for path in log_manager.directories.paths
         }
         self._copy = copy
         self._is_closed = False
@@ -81,12 +83,12 @@ class MetadataCopies:
             each.close()
 
     def _online(self) -> Collection[DirectoryCopy]:
-        offline: Mapping[str, str] = self._log_manager.offline_directories
+        offline: Mapping[str, str] = self._log_manager.directories.offline
         return [] if self._is_closed else [each for path, each in self._copies.items() if path not in offline]
 
     def _fail(self, path: str, error: OSError) -> None:
         if not self._is_closed:
-            self._log_manager.fail_directory(path, error)
+            self._log_manager.directories.fail(path, error)
 
 
 class DirectoryCopy:

@@ -12,8 +12,7 @@ from lowtide.metadata.etcd_address import DEFAULT_PREFIX, EtcdAddress
 from lowtide.metadata.lease_keeper import KeeperTimes, LeaseKeeper, ThreadLeaseKeeper
 from lowtide.metadata.store import MetadataStoreError, OwnedStore
 from lowtide.runtime.clock import Clock, SystemClock
-from lowtide.runtime.collector_pause import CollectorPause
-from lowtide.runtime.committer import Committer, ThreadCommitter
+from lowtide.runtime.committer import MeasuredCommitter, ThreadCommitter
 from lowtide.runtime.filesystem import AlreadyLockedError, FileSystem, OsFileSystem
 from lowtide.runtime.heap import Heap, system_heap
 from lowtide.runtime.heavy_work import HeavyWorker
@@ -33,7 +32,7 @@ class Ports(msgspec.Struct, frozen=True, kw_only=True):
     filesystem: FileSystem
     random: Random
     worker: Worker
-    make_committer: Callable[[str], Committer]
+    make_committer: Callable[[str], MeasuredCommitter]
     open_store: Callable[[str], Awaitable[OwnedStore]]
     """Opens the metadata store: the one that is embedded in this log directory, or one that is elsewhere."""
     make_heavy_worker: Callable[[int], HeavyWorker] | None = None
@@ -48,8 +47,6 @@ class Ports(msgspec.Struct, frozen=True, kw_only=True):
     """How many descriptors this broker may use, sockets among them."""
     heap: Heap | None = None
     """The memory of the process; None where nothing can be given back."""
-    collector_pause: CollectorPause | None = None
-    """Where the process is this broker alone."""
     read_usage: ReadUsage = no_usage
     """What the loop's thread has used; called by that thread."""
 

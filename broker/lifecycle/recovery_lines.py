@@ -1,4 +1,4 @@
-"""What the log says of a start after an unclean stop: how much was checked, how long that took, and which logs had to be mended."""
+"""Log lines of a start after an unclean stop: how much was checked, how long that took, and which logs were repaired."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LOGS_NAMED: Final = 20
 
 def tell_recoveries(log_manager: LogManager, took_ms: int, log: Any) -> None:
     """After the logs were loaded. `took_ms`: the loading of all directories."""
-    for found in log_manager.recoveries:
+    for found in log_manager.directories.recoveries:
         event = "log directory was stopped cleanly" if found.was_clean else "log directory is recovered after an unclean stop"
         log.info(
             event,
@@ -22,11 +22,11 @@ def tell_recoveries(log_manager: LogManager, took_ms: int, log: Any) -> None:
             bytes_cut=found.bytes_cut,
             duration_ms=took_ms,
         )
-    mended = sorted(log_manager.load_reports.items())
+    mended = sorted(log_manager.directories.load_reports.items())
     for key, report in mended[:LOGS_NAMED]:
         is_cut = report.bytes_cut or report.segments_dropped
         (log.warning if is_cut else log.info)(
-            "log is mended",
+            "log is repaired",
             partition=str(key),
             bytes_cut=report.bytes_cut,
             reason=report.reason,
@@ -37,4 +37,4 @@ def tell_recoveries(log_manager: LogManager, took_ms: int, log: Any) -> None:
         )
     if len(mended) > LOGS_NAMED:
         bytes_cut = sum(report.bytes_cut for _, report in mended[LOGS_NAMED:])
-        log.info("more logs are mended", logs=len(mended) - LOGS_NAMED, bytes_cut=bytes_cut)
+        log.info("more logs are repaired", logs=len(mended) - LOGS_NAMED, bytes_cut=bytes_cut)

@@ -23,11 +23,11 @@ class BrokerDirectories:
 
     def registrations(self) -> Mapping[str, int | None]:
         """See `LogDirectories.registrations`."""
-        return self._log_manager.registrations()
+        return self._log_manager.directories.notes.registrations()
 
     def write_registration(self, number: int, directories: Collection[str]) -> None:
         """See `LogDirectories.write_registration`."""
-        self._log_manager.write_registration(number, directories)
+        self._log_manager.directories.notes.write_registration(number, directories)
 
     def missing_replicas(self, image: MetadataImage, unsound: Collection[str]) -> Replicas:
         """See `LogDirectories.missing_replicas`.
@@ -49,6 +49,14 @@ class BrokerDirectories:
             if numbers:
                 missing[topic.topic_id] = frozenset(numbers)
         return missing
+
+    def may_lack_records(self) -> bool:
+        """See `LogDirectories.may_lack_records`."""
+        return self._log_manager.directories.notes.may_lack_records
+
+    def note_page_cache(self) -> None:
+        """See `LogDirectories.note_page_cache`."""
+        self._log_manager.directories.notes.note_page_cache()
 
 
 def replicas_of(image: MetadataImage, partitions: Iterable[TopicPartition]) -> Replicas:

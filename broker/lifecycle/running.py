@@ -7,31 +7,46 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
 from lowtide.broker.config.broker_config import BrokerConfig
 from lowtide.broker.lifecycle.broker import Broker
 from lowtide.broker.lifecycle.ports import real_ports
+from lowtide.broker.lifecycle.start_lines import tell_plain_walk, warn_of_unresolved, with_ports
 from lowtide.metadata.etcd_address import EtcdAddress
-from lowtide.runtime.collector_pause import CollectorPause
+from lowtide.runtime.http_site import Site
 from lowtide.runtime.long_lived import LongLived
+from lowtide.runtime.process import environment
+from lowtide.runtime.service_manager import ServiceManager
+from lowtide.runtime.tasks import TaskRegistry
 
 
 async def run_broker(
-    config: BrokerConfig, *, logger: Any, version: str, etcd: EtcdAddress | None = None, ready: Callable[[str], None] | None = None
+    config: BrokerConfig,
+    *,
+    logger: Any,
+    version: str,
+    etcd: EtcdAddress | None = None,
+    ready: Callable[[str], None] | None = None,
+    console: Callable[[Broker], Site] | None = None,
 ) -> int:
     """Run a broker until SIGTERM or SIGINT, then stop it in good order; a second signal hurries that.
 
-    Returns the exit code: 0 stopped, 1 failed. `etcd`: where it is, if the metadata are there.
+    Returns the exit code: 0 stopped, 1 failed. `etcd`: where it is, if the metadata are there. `console` makes a site about the broker, in
+    a thread at the first visit of `http.listeners`.
 
     Errors: those of `Broker.start`.
     """
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     long_lived = LongLived()
+    long_lived.watch()
     ports = real_ports(loop, etcd)
-    ports = msgspec.structs.replace(ports, collector_pause=CollectorPause(ports.clock))
-    broker = Broker(config, ports, logger, on_failed=stopping.set, on_partition_made=long_lived.note_made)
+    broker: Broker = Broker(
+        config,
+        ports,
+        logger,
+        on_failed=stopping.set,
+        sites=[] if console is None else [lambda: console(broker)],
+    )
 
     def on_signal() -> None:
         if stopping.is_set():
@@ -40,6 +55,7 @@ async def run_broker(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
+    tell_plain_walk(logger)
     await broker.start()
     address = broker.address
     long_lived.freeze()
@@ -47,13 +63,23 @@ async def run_broker(
         "ready",
         address=address,
         version=version,
-        listeners=[f"{each.name}://{each.host}:{each.port or broker.ports.get(each.name, 0)}" for each in config.listeners],
+        listeners=with_ports(config.listeners, broker.ports),
+        advertised=with_ports(config.advertised_listeners, broker.ports),
         node_id=config.node_id,
+        http=list(broker.http_addresses),
         log_dirs=list(config.log_dirs),
     )
+    lines = TaskRegistry(lambda name, error: logger.error("task failed", task=name, error=f"{type(error).__name__}: {error}"))
+    lines.spawn(warn_of_unresolved(config.advertised_listeners, logger), name="advertised names")
+    manager = ServiceManager(environment())
+    manager.ready(f"serving clients at {address}")
     if ready is not None:
         ready(address)
     await stopping.wait()
-    logger.info("stopping", reason="failure" if broker.failed else "signal")
+    reason = "failure" if broker.failed else "signal"
+    logger.info("stopping", reason=reason)
+    manager.stopping(f"stopping: {reason}")
+    await lines.cancel_all()
     await broker.stop()
+    manager.close()
     return 1 if broker.failed else 0

@@ -20,15 +20,24 @@ _PARTITIONS_NAMED: Final = 5
 """In a line about any number of them."""
 
 
-def tell_unclean_elections(broker_id: BrokerId, images: tuple[MetadataImage, MetadataImage], delta: ImageDelta, log: Any) -> None:
-    """At most two lines for an image. `images`: the one before, and the new one that `delta` leads to."""
-    old, new = images
-    found = led_uncleanly(old, delta.topics_changed)
-    here = [key for key, leader in found.items() if leader == broker_id]
-    if here:
-        log.warning("this broker leads partitions that it wasn't in sync with, records are lost", **_told(here))
-    if found and new.controller_id == broker_id:
-        log.warning("leaders were elected uncleanly, records are lost", **_told(found))
+class UncleanElections:
+    """Logs and counts them, for one broker."""
+
+    def __init__(self, broker_id: BrokerId, log: Any) -> None:
+        self.count = 0
+        """Those that were decided while this broker was the controller: of all brokers each is counted by one."""
+        self._broker_id = broker_id
+        self._log = log
+
+    def on_image(self, old: MetadataImage, new: MetadataImage, delta: ImageDelta) -> None:
+        """At most two lines for an image. `old` is the one before, and `delta` leads from it to `new`."""
+        found = led_uncleanly(old, delta.topics_changed)
+        here = [key for key, leader in found.items() if leader == self._broker_id]
+        if here:
+            self._log.warning("this broker leads partitions that it wasn't in sync with, records are lost", **_told(here))
+        if found and new.controller_id == self._broker_id:
+            self.count += len(found)
+            self._log.warning("leaders were elected uncleanly, records are lost", **_told(found))
 
 
 def _told(keys: Iterable[TopicPartition]) -> dict[str, Any]:

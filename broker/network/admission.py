@@ -4,8 +4,12 @@ Where all are taken, a new connection takes the place of another: of one that ha
 ago or before; else of the one that was silent for longest, `IDLE_MS` at least. If there is none, the new one is closed. A connection by
 the listener of the brokers takes the place of any client's: brokers never wait for clients, if they have a listener of their own.
 
+Connections whose clients have still to log in go first, the oldest of them, when they are `LOGIN_MS` old; and they have half of the places
+at most. So those who can't log in never take the place of those who can, and have to open connections all the time to keep others from
+their half.
+
 A connection that isn't admitted is accepted and closed at once. Kafka stops accepting instead, so that a client that holds all connections
-keeps everybody else out.
+keeps all others out.
 
 Source: Kafka's SocketServer: ConnectionQuotas (maxConnectionsExceeded, protectedListener, maxConnectionsPerIpOverrides) and
 Processor.closeExcessConnections, KIP-402 and KIP-612.
@@ -33,6 +37,13 @@ IDLE_MS: Final = 60_000
 SILENT_MS: Final = 1_000
 """The same for one that has sent nothing yet."""
 
+LOGIN_MS: Final = 1_000
+"""After so long without its login a connection may be closed for another one. Logins take some milliseconds, and the time of the way."""
+
+LOGIN_SHARE: Final = 2
+"""One place in so many is for connections without their login, but `LOGINS_MIN` of them always, if there are as many."""
+LOGINS_MIN: Final = 16
+
 _CANDIDATES: Final = 64
 """The connections that are looked for together: each look visits all connections."""
 
@@ -41,13 +52,14 @@ class Admitted(Protocol):
     """What is asked of a connection. Times are those of the monotonic clock."""
 
     listener_name: str
-    last_active_ms: int
     connected_ms: int
     """Above `last_active_ms` until something is received."""
     closed: bool
 
     @property
-    def address(self) -> str: ...
+    def last_active_ms(self) -> int: ...
+    @property
+    def client_address(self) -> str: ...
     @property
     def busy(self) -> bool: ...
     def close(self, reason: str) -> None: ...
@@ -65,6 +77,11 @@ class ConnectionLimits(msgspec.Struct, frozen=True):
     brokers_listener: str | None = None
     """The listener of the brokers, where clients have others."""
 
+    @property
+    def logins(self) -> int:
+        """How many connections may have still to log in."""
+        return max(self.total // LOGIN_SHARE, min(self.total, LOGINS_MIN))
+
 
 def connection_limits(config: BrokerConfig, budget: DescriptorBudget) -> ConnectionLimits:
     """The limits by configuration and descriptors."""
@@ -80,6 +97,9 @@ def connection_limits(config: BrokerConfig, budget: DescriptorBudget) -> Connect
     )
 
 
+NO_LOGINS: Final[Mapping[Admitted, None]] = MappingProxyType({})
+
+
 class Admission:
     """Which connections may stay. Used from the event loop only."""
 
@@ -92,27 +112,47 @@ class Admission:
         self._candidates: deque[Admitted] = deque()
         self._looked_ms = -SILENT_MS
 
-    def admit(self, connection: Admitted, connections: Mapping[Admitted, None]) -> str | None:
-        """Counts a new connection, which is one of `connections`. Returns why it may not stay, None when it may."""
-        limits, address = self.limits, connection.address
+    def follow(self, limits: ConnectionLimits) -> None:
+        """From now on these limits hold. No open connection is closed by them."""
+        self.limits = limits
+
+    def admit(self, connection: Admitted, connections: Mapping[Admitted, None], logins: Mapping[Admitted, None] = NO_LOGINS) -> str | None:
+        """Counts a new connection, which is one of `connections`. Returns why it may not stay, None when it may.
+
+        `logins` are those of them that have still to log in, oldest first, without those that were closed.
+        """
+        limits, address = self.limits, connection.client_address
         self._by_address[address] += 1
         refused = self._over_address(address)
-        if refused is None and len(connections) - len(self._leaving) > limits.total:
-            is_brokers = connection.listener_name == limits.brokers_listener
-            victim = self._victim(connections, of_any_age=is_brokers)
-            if victim is None:
-                refused = limits.total_reason
-            else:
-                self._leaving.add(victim)
-                victim.close(f"{limits.total_reason}, and this one was silent")
+        is_brokers = connection.listener_name == limits.brokers_listener
+        if refused is not None:
+            pass
+        elif connection in logins and len(logins) > limits.logins and not is_brokers:
+            refused = self._give_way(f"{limits.logins} connections have still to log in", self._late_login(logins))
+        elif len(connections) - len(self._leaving) > limits.total:
+            victim = self._late_login(logins) or self._victim(connections, of_any_age=is_brokers)
+            refused = self._give_way(limits.total_reason, victim)
         if refused is not None:
             self._leaving.add(connection)
         return refused
 
+    def _give_way(self, reason: str, victim: Admitted | None) -> str | None:
+        """Close another one for the new one. Returns why that may not stay, None when it may."""
+        if victim is None:
+            return reason
+        self._leaving.add(victim)
+        victim.close(f"{reason}, and this one was silent")
+        return None
+
+    def _late_login(self, logins: Iterable[Admitted]) -> Admitted | None:
+        """The oldest connection of a client that has had time enough to log in."""
+        oldest = next((each for each in logins if each.listener_name != self.limits.brokers_listener and self._may_go(each)), None)
+        return oldest if oldest is not None and self._now_ms() - oldest.connected_ms >= LOGIN_MS else None
+
     def left(self, connection: Admitted) -> None:
         """A connection is gone."""
         self._leaving.discard(connection)
-        address = connection.address
+        address = connection.client_address
         self._by_address[address] -= 1
         if self._by_address[address] <= 0:
             del self._by_address[address]

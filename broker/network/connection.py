@@ -19,28 +19,29 @@ from functools import partial
 from typing import Any, cast
 
 from lowtide.broker.network.connection_host import ConnectionHost
-from lowtide.broker.network.execution import END_TURN, ENTER_LANE, GO_ON, IN_TURN, LANED, LEAVE_LANE, PARK, PARKED, RUNNING, TURN
+from lowtide.broker.network.execution import GO_ON, LANED, PARK, PARKED, RUNNING
 from lowtide.broker.network.large_requests import LargeRequest
 from lowtide.broker.network.outgoing import AnswerSlot, EncodedAnswer, OutgoingQueue, Part
-from lowtide.broker.network.partial_frame import PartialFrame
+from lowtide.broker.network.partial_frame import FREE_FRAME_BYTES
 from lowtide.broker.network.routes import Route
+from lowtide.broker.network.turn_taking import TurnTaking
 from lowtide.broker.pending import NO_ANSWER, Pending
 from lowtide.broker.request_context import RequestContext
+from lowtide.broker.security.principal import ANONYMOUS, KafkaPrincipal, ShownBy
 from lowtide.protocol.errors import ProtocolError, TooManyRowsError
 from lowtide.protocol.headers import REQUEST_HEADER_BYTES_MIN
 
-PARKED_PRODUCE_LIMIT = 16
-"""Produce requests of one connection that may wait at once, with what was answered behind them; several times what clients keep in
-flight (Java: 5)."""
-
-TURN_MS = 2
+TURN_NS = 2_000_000
 """How long requests of one connection are executed while others may wait; the one that is begun is finished."""
 
 _LENGTH, _HEAD = struct.Struct(">i"), struct.Struct(">hhi")
 
 
-class Connection(PartialFrame):
+class Connection(TurnTaking):
     """One connection of a client. Created by the server for each accepted socket."""
+
+    principal: KafkaPrincipal = ANONYMOUS
+    client_address, write_grants, shown_by, software = "", None, ShownBy.NOTHING, ("", "")
 
     def __init__(self, host: ConnectionHost, listener_name: str = "") -> None:
         """`host` gives what connections share: routes, limits, buffers, the log. `listener_name`: by which of the listeners it came."""
@@ -49,29 +50,28 @@ class Connection(PartialFrame):
         self._transport: asyncio.Transport | None = None
         self._outgoing: OutgoingQueue | None = None
         self._slots: deque[AnswerSlot[Route]] = deque()
-        self._execution = RUNNING
-        self._turns_left = 0
-        self._backlog = b""
         self._reading_paused = False
         self._ready: list[Part] = []
         self._eof = False
         self.eof_ms = 0
         self.closed = False
-        self.connected_ms = self.last_active_ms = 0
+        self.connected_ms = 0
         self.peer = ""
-        self.log: Any = host.log
 
     # ------------------------------------------------------------------ asyncio's callbacks
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Set the socket up and count it."""
         self._transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
-        self.peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) and len(peer) >= 2 else str(peer or "")  # noqa: PLR2004
+        self.client_address, self.peer = (peer[0], f"{peer[0]}:{peer[1]}") if isinstance(peer, tuple) else ("", str(peer or ""))
+        self.local_address = (transport.get_extra_info("sockname") or ())[:2] or None
         self._transport.set_write_buffer_limits(high=0)
         host = self._host
-        self._outgoing = OutgoingQueue(self._transport, host.buffers, host.worker, self.close, self.resume_writing, host.answers)
-        self.connected_ms = self._host.now_ms()
-        self.last_active_ms = self.connected_ms - 1  # What comes in the same millisecond counts.
+        self._outgoing = OutgoingQueue(
+            self._transport, host.buffers, host.worker, self.close, host.clock, self.resume_writing, host.answers
+        )
+        self.connected_ms = host.clock.now_ms()
+        self.active_ns = self.connected_ms * 1_000_000 - 1  # What comes in the same millisecond counts.
         reason = self._host.on_connected(self)
         if reason is not None:
             self.close(reason)
@@ -80,18 +80,20 @@ class Connection(PartialFrame):
             self._execution = PARK[self._execution]
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """The rest of the partial frame, else the buffer that all connections share."""
+        """The rest of the partial frame, else the buffer that all connections share, or little of it while they have little memory."""
         if self._frame is None:
-            return self._host.scratch
+            return self._host.scratch[:FREE_FRAME_BYTES] if self._host.memory.is_short else self._host.scratch
         return memoryview(self._frame)[self._filled : self._allowed]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Handle every whole request that is there now."""
         if self.closed:
             return
-        self.last_active_ms = self._host.now_ms()
+        host = self._host
+        clock = host.clock
+        self.active_ns = clock.moment_ns = clock.now_ns()
         if self._frame is None:
-            self._consume(self._host.scratch, nbytes)
+            self._consume(host.scratch, nbytes)
         else:
             self._filled += nbytes
             self._continue_frame()
@@ -100,7 +102,7 @@ class Connection(PartialFrame):
     def eof_received(self) -> bool:
         """A client that closed its writing side still gets its answers."""
         self._eof = True
-        self.eof_ms = self._host.now_ms()
+        self.eof_ms = self._host.clock.now_ms()
         self._close_when_done()
         return True
 
@@ -124,6 +126,9 @@ class Connection(PartialFrame):
         self._slots.clear()
         self._drop_frame()
         self._backlog = b""
+        if self._unmuting is not None:
+            self._unmuting.cancel()
+            self._unmuting = None
         if self._outgoing is not None:
             self._outgoing.close()
         # No cycle may be left: what the collector ignored while it was open would stay for ever.
@@ -136,6 +141,7 @@ class Connection(PartialFrame):
         if self.closed:
             return
         self.closed = True
+        self._host.logins.pop(self, None)
         self._host.on_refused(self, reason)
         if self._transport is not None:
             self._transport.abort()
@@ -143,7 +149,7 @@ class Connection(PartialFrame):
     def refuse(self, reason: str) -> None:
         """The client has sent what makes no sense: close."""
         if not self.closed:
-            self._host.lane.on_malformed(self.address)
+            self._host.lane.on_malformed(self.client_address)
         self.close(reason)
 
     def close_gracefully(self) -> None:
@@ -151,11 +157,6 @@ class Connection(PartialFrame):
         self._eof = True
         self._pause_reading()
         self._close_when_done()
-
-    @property
-    def address(self) -> str:
-        """Where the client is, without its port."""
-        return self.peer.rpartition(":")[0]
 
     @property
     def waiting(self) -> bool:
@@ -176,11 +177,14 @@ class Connection(PartialFrame):
     def _consume(self, buffer: memoryview, end: int) -> None:
         """Handle the whole frames in `buffer[:end]`; keep the rest."""
         position = 0
-        maximum, turn_ms = self._host.maximum_frame_bytes, TURN_MS if self._execution == RUNNING else 0
-        while end - position >= 4 and not self._blocked:  # noqa: PLR2004
+        maximum, turn_ns = self._maximum_frame_bytes, TURN_NS if self._execution == RUNNING else 0
+        slots, outgoing = self._slots, self._outgoing
+        assert outgoing is not None
+        # As `_blocked`, without a call: every request comes by.
+        while end - position >= 4 and not (self._execution >= PARKED or len(slots) >= self._slots_max or outgoing.paused):  # noqa: PLR2004
             size = _LENGTH.unpack_from(buffer, position)[0]
             if not 0 < size <= maximum:
-                self.refuse(f"a frame of {size} bytes is announced, 1 to {maximum} are allowed")
+                self._refuse_length(size)
                 return
             stop = position + 4 + size
             if stop > end:
@@ -189,8 +193,10 @@ class Connection(PartialFrame):
             if self.closed:
                 return
             position = stop
-            if position < end and self._host.now_ms() >= self.last_active_ms + turn_ms and not self._blocked:
-                self._end_turn()
+            if position < end:
+                self._host.clock.moment_ns = now_ns = self._host.clock.now_ns()
+                if now_ns >= self.active_ns + turn_ns and not self._blocked:
+                    self._end_turn()
         if position == end:
             return
         if self._blocked:
@@ -198,42 +204,6 @@ class Connection(PartialFrame):
             self._pause_reading()
         else:
             self._start_frame(buffer[position:end])
-
-    def _end_turn(self) -> None:
-        """Let other connections have theirs: held as if a request were parked, until the event loop comes round."""
-        if self._execution == IN_TURN:
-            self._execution = END_TURN[IN_TURN]
-        else:
-            self._execution = PARK[self._execution]
-            asyncio.get_running_loop().call_soon(self.begin)
-
-    def begin(self) -> None:
-        """The broker serves now, or it is this connection's turn again: execute what came meanwhile, and read on."""
-        self._execution = GO_ON[self._execution]
-        self.last_active_ms = self._host.now_ms()
-        self._unblock()
-
-    def enter_slow_lane(self, turns: int) -> None:
-        """Execute a frame at a time, when it is given a turn; until it has had so many, or may leave."""
-        self._execution = ENTER_LANE[self._execution]
-        self._turns_left = turns
-
-    def take_turn(self, *, may_leave: bool) -> None:
-        """Execute the next frame that waits, if nothing else holds it, and read on if none waits any more."""
-        if self.closed:
-            return
-        self._execution = TURN[self._execution]
-        if not self._blocked and (self._backlog or self._frame_is_whole):
-            self._turns_left -= 1
-        leaves = may_leave or self._turns_left <= 0
-        if leaves:
-            self._execution = LEAVE_LANE[self._execution]
-        self.last_active_ms = self._host.now_ms()
-        self._unblock()
-        if not self._backlog and not self.closed:
-            self._resume_reading()  # Also when a request was parked: its client may go.
-        if not leaves:
-            self._execution = END_TURN[self._execution]
 
     @property
     def awaits_bytes(self) -> bool:
@@ -246,6 +216,8 @@ class Connection(PartialFrame):
         if stop - start < REQUEST_HEADER_BYTES_MIN:
             self.refuse(f"a request of {stop - start} bytes is shorter than its header")
             return
+        clock = host.clock
+        began_ns = clock.moment_ns
         api_key, api_version, correlation_id = _HEAD.unpack_from(buffer, start)
         route = host.routes[(api_key, api_version)]
         try:
@@ -260,20 +232,27 @@ class Connection(PartialFrame):
         except ProtocolError as error:
             self.refuse(f"{host.dispatcher.describe(api_key, api_version)}: {error}")
             return
-        context = RequestContext(api_version, client_id, self)
+        context = RequestContext(api_version, client_id, self, None, correlation_id)
         try:
             response = route.handle(request, context)
             if type(response) is Pending:
                 if not response.done:
-                    self._park(route, correlation_id, response)
+                    self._park(route, correlation_id, response, context)
                     return
                 response = response.response
                 if response is None:
                     self.close(f"{route.name} could not be answered")
             if response is not None and response is not NO_ANSWER:
-                self._answer(route.write(correlation_id, response))
+                if self._slots:
+                    self._answer(route.write(correlation_id, response))
+                else:
+                    self._ready += route.write(correlation_id, response)
+            took_ns = clock.now_ns() - began_ns
+            times = clock.times = route.follower_times if context.of_a_follower else route.times
+            times.quick[took_ns.bit_length()] += 1
+            times.quick_ns += took_ns
         except TooManyRowsError:
-            self._park(route, correlation_id, host.large_requests.encode(route.large, correlation_id, response))
+            self._park(route, correlation_id, host.large_requests.encode(route.large, correlation_id, response), context)
         except Exception as error:  # noqa: BLE001  a bug of ours costs one connection, and is logged with its traceback
             host.on_bug(self, route, error)
             self.close(f"{host.dispatcher.describe(api_key, api_version)} failed inside")
@@ -295,8 +274,12 @@ class Connection(PartialFrame):
         else:
             self._ready.extend(parts)
 
-    def _park(self, route: Route, correlation_id: int, pending: Pending[Any]) -> None:
+    def _park(self, route: Route, correlation_id: int, pending: Pending[Any], context: RequestContext | None = None) -> None:
         slot = AnswerSlot(route, correlation_id, pending, may_be_followed=route.is_produce and not pending.holds_connection)
+        slot.times = route.follower_times if context is not None and context.of_a_follower else route.times
+        clock = self._host.clock
+        slot.began_ns, slot.parked_ns = clock.moment_ns, clock.now_ns()
+        clock.moment_ns = slot.parked_ns
         self._slots.append(slot)
         if not slot.may_be_followed:
             self._execution = PARK[self._execution]
@@ -307,6 +290,8 @@ class Connection(PartialFrame):
         if self.closed:
             return
         slot.pending = None
+        if not slot.answered_ns:  # Otherwise it was: it is bytes only now.
+            slot.answered_ns = self._host.clock.now_ns()
         if not slot.may_be_followed:
             self._execution = GO_ON[self._execution]
         if response is None:
@@ -326,8 +311,12 @@ class Connection(PartialFrame):
         slots = self._slots
         if slots[0] is not slot:
             return
+        clock = self._host.clock
+        clock.moment_ns = clock.now_ns()
         while slots and slots[0].parts is not None:
-            self._ready.extend(slots.popleft().parts or ())
+            slot = slots.popleft()
+            self._ready.extend(slot.parts or ())
+            slot.note_flushed(clock)
         self._flush()
         self._unblock()
 
@@ -335,9 +324,7 @@ class Connection(PartialFrame):
     @property
     def _blocked(self) -> bool:
         """Whether nothing may be executed now: by its state (`execution`), too many parked answers, or a client that doesn't read."""
-        return (
-            self._execution >= PARKED or len(self._slots) >= PARKED_PRODUCE_LIMIT or (self._outgoing is not None and self._outgoing.paused)
-        )
+        return self._execution >= PARKED or len(self._slots) >= self._slots_max or (self._outgoing is not None and self._outgoing.paused)
 
     def _flush(self) -> None:
         if self._ready and self._outgoing is not None and not self.closed:
@@ -352,6 +339,7 @@ class Connection(PartialFrame):
             if self._execution >= LANED:
                 self._host.lane.enter(self)
             return
+        self._host.clock.moment_ns = self._host.clock.now_ns()
         if self._frame is not None and self._frame_is_whole:
             self._execute_frame(self._frame)
             self._flush()

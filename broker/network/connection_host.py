@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, cast
 
+from lowtide.broker.audit.line_bound import LineBound
 from lowtide.broker.network.admission import Admission, Admitted, ConnectionLimits
 from lowtide.broker.network.answer_memory import AnswerMemory
 from lowtide.broker.network.dispatcher import Dispatcher
 from lowtide.broker.network.frame_buffers import FrameBuffers
+from lowtide.broker.network.handshake_turns import HandshakeTurns
 from lowtide.broker.network.large_requests import LargeRequests, LargeRoute
+from lowtide.broker.network.login_memory import LOGIN_MEMORY_BYTES, LoginMemory
 from lowtide.broker.network.outgoing import CHUNK_BYTES, BufferPool
 from lowtide.broker.network.request_memory import RequestMemory
+from lowtide.broker.network.request_times import RequestClock
 from lowtide.broker.network.routes import Route
 from lowtide.broker.network.slow_clients import Watched
 from lowtide.broker.network.slow_lane import Laned, SlowLane
@@ -58,10 +62,18 @@ class ConnectionHost:
         limits: ConnectionLimits,
         request_rows_max: int,
         turns: Turns,
+        connection_wait_ms: Callable[[str, str], int] = lambda _address, _listener: 0,
+        on_login: Callable[[Client, str], None] = lambda _client, _failure: None,
+        serving: bool = True,
     ) -> None:
+        """Without `serving`, who connects waits until `serve`.
+
+        `connection_wait_ms` returns how long a new connection of an address by a listener is not served, because there are too many.
+        `on_login` is called when a client is logged in, with "", or refused, with the reason.
+        """
         self.dispatcher = dispatcher
         self.routes = dispatcher.routes
-        self.now_ms = clock.monotonic_ms
+        self.clock = RequestClock(clock)
         self.worker = worker
         self.log = log
         self.maximum_frame_bytes = maximum_frame_bytes
@@ -71,13 +83,19 @@ class ConnectionHost:
         self.buffers = BufferPool(CHUNK_BYTES, _IDLE_CHUNKS)
         self.frame_buffers = FrameBuffers(self.buffers)
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self.cipher_scratch = memoryview(bytearray(SCRATCH_BYTES))
+        """The same for bytes that are still encrypted; no page of it is touched where no listener has TLS."""
         self.connections: dict[HostedConnection, None] = {}
-        self.lane = SlowLane(self.now_ms)
-        self.serving = True
+        self.logins: dict[HostedConnection, None] = {}
+        """Open connections whose clients have still to show who they are, oldest first."""
+        self.login_memory = LoginMemory(LOGIN_MEMORY_BYTES)
+        self.lane = SlowLane(clock.monotonic_ms)
+        self.handshakes = HandshakeTurns(clock.monotonic_ms)
+        self.serving = serving
+        self._connection_wait_ms = connection_wait_ms
         self.admission = Admission(limits, clock.monotonic_ms)
-        self._refusals_second = 0
-        self._refusals = 0
-        self._refusals_unlogged = 0
+        self.on_login = on_login
+        self._refusals = LineBound(_REFUSALS_LOGGED_PER_S, _REFUSALS_LOGGED_PER_S)
 
     def serve(self) -> None:
         """Answer those who connected while `serving` was False: the port is known before the broker is ready."""
@@ -88,9 +106,13 @@ class ConnectionHost:
     def on_connected(self, connection: HostedConnection) -> str | None:
         """Count a connection. Returns why it may not stay, None when it may."""
         self.connections[connection] = None
-        refused = self.admission.admit(connection, cast("Mapping[Admitted, None]", self.connections))
+        everyone, logins = cast("Mapping[Admitted, None]", self.connections), cast("Mapping[Admitted, None]", self.logins)
+        refused = self.admission.admit(connection, everyone, logins)
         if refused is None:
             self.lane.on_connected(connection)
+            wait_ms = self._connection_wait_ms(connection.client_address, connection.listener_name)
+            if wait_ms:
+                connection.mute(wait_ms)
         return refused
 
     def on_disconnected(self, connection: HostedConnection) -> None:
@@ -110,16 +132,18 @@ class ConnectionHost:
 
     def on_refused(self, connection: Client, reason: str, event: str = "connection closed") -> None:
         """Log why a connection is closed, or a request refused, at most so many lines a second."""
-        second = self.now_ms() // 1000
-        if second != self._refusals_second:
-            if self._refusals_unlogged:
-                self.log.warning("more connections were closed, or requests refused", count=self._refusals_unlogged)
-            self._refusals_second, self._refusals, self._refusals_unlogged = second, 0, 0
-        self._refusals += 1
-        if self._refusals > _REFUSALS_LOGGED_PER_S:
-            self._refusals_unlogged += 1
-        else:
+        now_ms = self.clock.now_ms()
+        suppressed = self._refusals.take_suppressed(now_ms)
+        if suppressed is not None:
+            self.log.warning("more connections were closed, or requests refused", count=suppressed.count)
+        if self._refusals.admit(event, now_ms):
             self.log.warning(event, peer=connection.peer, reason=reason)
+
+    def on_login_failed(self, connection: Client, reason: str) -> None:
+        """A client has not shown who it is. An address with many failures gets the slow lane."""
+        self.lane.on_malformed(connection.client_address)
+        self.on_refused(connection, reason, "login refused")
+        self.on_login(connection, reason)
 
     def _on_large_bug(self, route: LargeRoute, error: Exception) -> None:
         self.log.error("request failed", request=route.name, exc_info=error)

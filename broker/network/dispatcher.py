@@ -8,21 +8,24 @@ are spawned by name and their answer is pending; all others answer in the callba
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from lowtide.broker.network.client_quirks import without_array_padding
+from lowtide.broker.network.answer_errors import COUNT_THEIR_OWN, AnswerErrors, Errors
+from lowtide.broker.network.client_quirks import with_surplus_tags, without_array_padding
 from lowtide.broker.network.large_routes import large_route
 from lowtide.broker.network.outgoing import Part
+from lowtide.broker.network.request_times import RequestTimes
 from lowtide.broker.network.routes import Handle, HandlerSpec, Route, VersionRange
 from lowtide.broker.pending import Pending, Spawn, promised
 from lowtide.protocol.api_keys import API, FIRST_OF_OURS, ApiKey, request_header_is_flexible, response_header_is_flexible
 from lowtide.protocol.compiler import codec_for
+from lowtide.protocol.constructs import row_bytes_min
 from lowtide.protocol.errors import ErrorCode, ProtocolError
 from lowtide.protocol.headers import FrameLimits, parts_writer, request_reader, response_writer
 from lowtide.protocol.messages.metadata import MetadataRequest
-from lowtide.protocol.primitives import row_bytes_min
 from lowtide.protocol.schema import wire_form
 
 _API_VERSIONS_V0 = struct.Struct(">iihihhh")
@@ -52,23 +55,34 @@ class Routes(dict[tuple[int, int], Route | None]):
 class Dispatcher:
     """The registry. `maximum_versions` caps what is served and advertised, by API."""
 
-    def __init__(self, *, spawn: Spawn, maximum_versions: Mapping[ApiKey, int]) -> None:
+    def __init__(
+        self, *, spawn: Spawn, maximum_versions: Mapping[ApiKey, int], metered: Callable[[HandlerSpec], HandlerSpec] = lambda spec: spec
+    ) -> None:
+        """`metered` makes of each handler the one that is called, when a route is made."""
+        self._metered = metered
         self._specs: dict[ApiKey, HandlerSpec] = {}
         self._spawn = spawn
         self._maximum_versions = maximum_versions
         self.advertised: dict[ApiKey, VersionRange] = {}
         """What ApiVersions answers, by key."""
         self._unadvertised: dict[ApiKey, VersionRange] = {}
-        """What is ours alone: those who ask for it know it."""
+        """What brokers ask each other: those who ask for it know it."""
         self.routes = Routes(self._make_route)
+        self.times = RequestTimes()
+        self.errors: Errors = Counter()
+        """Those of answers, but for Produce and Fetch."""
 
     def register(self, specs: list[HandlerSpec]) -> None:
         """Add handlers, each API once."""
         for spec in sorted(specs, key=lambda spec: spec.key):
             assert spec.key not in self._specs, f"{spec.key.name} has two handlers"
             self._specs[spec.key] = spec
-            table = self.advertised if spec.key < FIRST_OF_OURS else self._unadvertised
+            table = self._unadvertised if spec.key >= FIRST_OF_OURS or spec.key == ApiKey.ENVELOPE else self.advertised
             table[spec.key] = self._advertise(spec)
+
+    def remake_routes(self) -> None:
+        """Handlers are to be called in another way (`metered`). What is being worked on is answered in the way that it came."""
+        self.routes.clear()
 
     def describe(self, api_key: int, api_version: int) -> str:
         """For logs: `Fetch v12`, also of what doesn't exist."""
@@ -100,18 +114,22 @@ class Dispatcher:
         spec = self._specs.get(api_key)  # type: ignore[call-overload]
         if spec is None:
             return None
-        api = API[spec.key]
+        spec, api = self._metered(spec), API[spec.key]
         offered = self.advertised.get(spec.key) or self._unadvertised[spec.key]
         if not api.min_version <= api_version <= offered.maximum:
             return None
         handle = spec.handle if spec.handle is not None else self._spawning(spec)
+        found = None if spec.key in COUNT_THEIR_OWN else AnswerErrors(spec.key, api_version, self.errors)
+        write = _writer(spec, api_version)
         return Route(
             name=(name := f"{api.request.__name__.removesuffix('Request')} v{api_version}"),
             is_produce=spec.key == ApiKey.PRODUCE,
             handle=handle,
             read=_reader(spec, api_version),
-            write=_writer(spec, api_version),
-            large=large_route(spec, api_version, name, handle),
+            write=write if found is None else found.after(write),
+            large=large_route(spec, api_version, name, handle, found),
+            times=self.times.of(spec.key),
+            follower_times=self.times.of_followers(spec.key),
         )
 
     def _spawning(self, spec: HandlerSpec) -> Handle:
@@ -130,7 +148,7 @@ def _reader(spec: HandlerSpec, version: int) -> Callable[[Any, int, int], tuple[
     row_bytes, rows_max = row_bytes_min(wire_form(API[key].request, version)), spec.bounds.undivided_max
     plain_bytes = _LARGE_FRAME_BYTES if row_bytes is None else row_bytes * rows_max
     limits = FrameLimits(plain_bytes, 1 << 31 if key == ApiKey.PRODUCE else _LARGE_FRAME_BYTES, rows_max)
-    decode = codec.decode
+    decode = with_surplus_tags(codec.decode) if key == ApiKey.ALTER_USER_SCRAM_CREDENTIALS else codec.decode
     if key == ApiKey.METADATA and response_header_is_flexible(key, version):
         all_topics_bytes = len(codec_for(MetadataRequest, version).encode(MetadataRequest(topics=None)))
         decode = lambda buffer, position, stop: codec.decode(*without_array_padding(buffer, position, stop, all_topics_bytes))  # noqa: E731

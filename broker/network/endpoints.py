@@ -7,8 +7,12 @@ LISTENER_NOT_FOUND. Source: Kafka's KRaftMetadataCache.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
+from msgspec.structs import replace
+
+from lowtide.broker.config.broker_config import BrokerConfig
+from lowtide.broker.request_context import Client
 from lowtide.metadata.broker_image import BrokerImage
 from lowtide.metadata.image import MetadataImage, PartitionImage, TopicImage
 from lowtide.metadata.records import NO_LEADER, Listener
@@ -16,6 +20,7 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import BrokerId
 
 T = TypeVar("T")
+Address: TypeAlias = tuple[str, int]
 
 
 class MadeOnce(dict[str, T]):
@@ -45,6 +50,18 @@ def endpoints_for(image: MetadataImage, listener_name: str) -> dict[BrokerId, Li
         if endpoint is not None:
             found[broker_id] = endpoint
     return found
+
+
+def local_endpoint(config: BrokerConfig, client: Client) -> Address | None:
+    """Where the client's connection arrived, if that is what clients get for the broker that they ask."""
+    return client.local_address if config.advertises_local_address else None
+
+
+def with_local(endpoints: Mapping[BrokerId, Listener], here: BrokerId, local: Address | None) -> Mapping[BrokerId, Listener]:
+    """The endpoints, with that of this broker as the client has come by it; as they are where `local` is None."""
+    if local is None or here not in endpoints:
+        return endpoints
+    return {**endpoints, here: replace(endpoints[here], host=local[0], port=local[1])}
 
 
 def controller_for(image: MetadataImage, endpoints: Mapping[BrokerId, Listener]) -> BrokerId:

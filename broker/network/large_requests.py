@@ -1,13 +1,12 @@
 """The lane of large requests: those with more rows than `Bounds.undivided_max`.
 
-Such a request is decoded in slices, executed in parts (`request_parts`) or by steps of its handler's, and its answer is encoded in slices;
-all of them take turns (`turns`), so that fifty hold the loop for no longer than one. Its rows are bounded: one that has more than
-`lowtide.request.rows.max`, or a very large field, is refused before any of it is executed: with INVALID_REQUEST, or by closing the
-connection where its client reads no answer (acks=0).
+Such a request is decoded and executed in parts, of which each is answered in bytes before the next ones (`request_parts`), or by steps of
+its handler's, which gets it whole; all of them take turns (`turns`), so that fifty hold the loop for no longer than one. Its rows are
+bounded: one that has more than `lowtide.request.rows.max`, or a very large field, is refused before any of it is executed: with
+INVALID_REQUEST, or by closing the connection where its client reads no answer (acks=0).
 
-Rows cost several times what their bytes do, so those of all large requests together are bounded too, by twice what one may have: a
-request that finds no room waits in its frame. A handler that counts what it keeps by itself (a Fetch that waits) says so
-(`COUNTED_ELSEWHERE`).
+The rows of all large requests that are worked on are bounded too, by twice what one may have: a request that finds no room waits in its
+frame. A handler that counts what it keeps by itself (a Fetch that waits) says so (`COUNTED_ELSEWHERE`).
 
 A request that changes something is carried out to its end although its client has gone, for it was received whole; others end then.
 """
@@ -21,15 +20,24 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from lowtide.broker.network.answer_errors import AnswerErrors
 from lowtide.broker.network.outgoing import EncodedAnswer, Part
 from lowtide.broker.network.refusals import Refuse
-from lowtide.broker.network.request_parts import Cut, check_rows, cut_request, join_answers
+from lowtide.broker.network.request_parts import CutRequest, JoinedAnswer, Split
 from lowtide.broker.pending import NO_ANSWER, Pending
 from lowtide.broker.request_context import Client, RequestContext
 from lowtide.broker.turns import Piece, Steps, Turns
 from lowtide.protocol.errors import ProtocolError, TooManyRowsError
+from lowtide.protocol.row_decoder import RowLimits
 
 ROWS_MAX_KEY: Final = "lowtide.request.rows.max"
+
+PARTS_WAITING_MAX: Final = 16
+"""Parts of one request that are begun while the answer of an earlier one isn't there: about as many rows as one that isn't cut may have."""
+
+ROWS_GONE_THROUGH: Final = 1_000
+"""A request of so many is finished before others have another turn. Its rows or its answer are objects, several times as large as the
+frame: fifty at once have those of one."""
 
 COUNTED_ELSEWHERE: Final[Any] = Pending()
 """Yielded by a handler's steps: what it keeps from now on is bounded by itself."""
@@ -60,8 +68,9 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
 class LargeRoute(msgspec.Struct, frozen=True, kw_only=True):
     """How large requests of one API in one version are worked on.
 
+    `decode` reads one whole, `split` in parts. `encode` gives an answer as bytes, `framed` one that is bytes, with its size and header.
     `open` gives the client id and the position of the body in a frame; `refuse` makes the answer with an error. `steps` is a handler in
-    steps: a generator that returns what a handler does.
+    steps: a generator that gets a `CutRequest`, and returns what a handler does, or a `JoinedAnswer`.
     """
 
     name: str
@@ -70,10 +79,19 @@ class LargeRoute(msgspec.Struct, frozen=True, kw_only=True):
     decode: Callable[[Any, int, int, int], Generator[None, None, tuple[Any, int]]]
     handle: Callable[[Any, Any], Any]
     steps: Callable[[Any, Any], Steps] | None
-    cut: Cut | None
+    split: Split | None
     bounds: Bounds
     refuse: Refuse
     encode: Callable[[int, Any], Generator[None, None, list[Part]]]
+    framed: Callable[[int, list[Part]], list[Part]]
+    errors: AnswerErrors | None = None
+
+    def encode_noted(self, correlation_id: int, answer: Any) -> Generator[None, None, list[Part]]:
+        """As `encode`, and count the errors of the answer."""
+        parts = yield from self.encode(correlation_id, answer)
+        if self.errors is not None:
+            yield from self.errors.note_in_steps(answer)
+        return parts
 
 
 class LargeRequest:
@@ -96,7 +114,6 @@ class LargeRequest:
         self.answer: Pending[Any] = Pending()
         self.on_done: Callable[[], None] | None = None
         self.charged = 0
-        self.elsewhere = 0
         self.piece: Piece | None = None
         self.waits_for: list[Pending[Any]] = []
         self.changes = False
@@ -123,9 +140,7 @@ class LargeRequests:
         self._on_bug = on_bug
         self._on_refused = on_refused
         self._rows_alive = 0
-        self._rows_elsewhere = 0
-        self.on_rows: Callable[[int], None] | None = None
-        """Called when rows come or go, with those of all large requests, also of those that are counted elsewhere."""
+        self._begun: set[LargeRequest] = set()
         self._waiting: deque[LargeRequest] = deque()
 
     @property
@@ -145,7 +160,7 @@ class LargeRequests:
         encoded: Pending[Any] = Pending()
 
         def steps() -> Steps:
-            parts = yield from route.encode(correlation_id, answer)
+            parts = yield from route.encode_noted(correlation_id, answer)
             encoded.complete(EncodedAnswer(parts))
 
         def fail(error: Exception) -> None:
@@ -170,14 +185,13 @@ class LargeRequests:
                 return
             self._waiting.popleft()
             self._charge(request, expected)
+            self._begun.add(request)
             request.piece = Piece(self._steps(request), partial(self._on_failed, request))
             self._turns.add(request.piece)
 
     def _charge(self, request: LargeRequest, rows: int) -> None:
         self._rows_alive += rows - request.charged
         request.charged = rows
-        if self.on_rows is not None:
-            self.on_rows(self._rows_alive + self._rows_elsewhere)
 
     def _on_gone(self, request: LargeRequest) -> None:
         """Its client doesn't wait any more."""
@@ -206,8 +220,7 @@ class LargeRequests:
         on_done, request.on_done = request.on_done, None
         request.frame = request.sender = request.piece = None  # A piece refers to its request: nothing must wait for the collector.
         request.waits_for = []
-        self._rows_elsewhere -= request.elsewhere
-        request.elsewhere = 0
+        self._begun.discard(request)
         self._charge(request, 0)
         if on_done is not None:
             on_done()
@@ -218,62 +231,82 @@ class LargeRequests:
         route = request.route
         client_id, frame, position, stop = route.open(request.frame, request.start, request.stop)
         assert request.sender is not None, "it isn't done"
-        context = RequestContext(route.api_version, client_id, request.sender, {})
-        most = self._rows_max if route.cut is not None or route.steps is not None else min(self._rows_max, route.bounds.whole_max)
+        context = RequestContext(route.api_version, client_id, request.sender, {}, request.correlation_id)
+        body = frame, position, stop
         try:
-            message, rows = yield from route.decode(frame, position, stop, most)
-            self._charge(request, rows)
-            self._admit()
-            request.changes = route.cut is not None and route.cut.changes
-            if route.cut is not None and route.steps is None:
-                yield from check_rows(message, route.cut, route.bounds.whole_max)
+            if route.split is None:
+                message, rows = yield from route.decode(*body, min(self._rows_max, route.bounds.whole_max))
+            else:
+                limits = RowLimits(self._rows_max, route.bounds.whole_max, route.bounds.rows_at_once)
+                message = CutRequest(route.split, body, limits, self._begun.__len__)
+                rows = yield from message.look()
         except TooManyRowsError as error:
             text = str(error) + (f"; {ROWS_MAX_KEY} is the limit" if error.rows_max == self._rows_max else "")
-            yield from self._refuse(request, (frame, position, stop), text)
+            yield from self._refuse(request, body, text)
             return
-        answer = yield from self._answer_steps(request, message, context)
-        del message
+        self._charge(request, rows)
+        self._admit()
+        piece = request.piece
+        assert piece is not None, "it isn't done"
+        piece.goes_on = route.split is None or rows <= ROWS_GONE_THROUGH
+        if route.split is None:
+            answer = yield from self._whole(request, message, context)
+        elif route.steps is not None:
+            answer = yield from self._waited_steps(request, route.steps(message, context))
+        else:
+            answer = yield from self._in_parts(request, route.split, message, context)
+        del message, frame, body
         if answer is not NO_ANSWER and request.is_wanted:
             if answer is None:
                 request.answer.fail()
-            else:
-                parts = yield from route.encode(request.correlation_id, answer)
+            elif type(answer) is JoinedAnswer:
+                answer = EncodedAnswer(route.framed(request.correlation_id, answer.finish()))
+            elif type(answer) is not EncodedAnswer:
+                piece.goes_on = True
+                parts = yield from route.encode_noted(request.correlation_id, answer)
                 answer = EncodedAnswer(parts)
         self._end(request)
         if request.is_wanted and not request.answer.done:
             request.answer.complete(answer)
 
-    def _answer_steps(self, request: LargeRequest, message: Any, context: Any) -> Steps:
-        """Executes the request, and returns its answer; None where there is none."""
-        route = request.route
-        if route.steps is not None:
-            answer = yield from self._waited_steps(request, route.steps(message, context))
-            return answer
-        if route.cut is None:
-            answer = route.handle(message, context)
-            yield None
-            answer = yield from self._settled(request, [answer])
-            return answer[0]
-        answers = yield from self._in_parts(request, route.cut, message, context)
-        if any(answer is None or answer is NO_ANSWER for answer in answers):
-            return next(answer for answer in answers if answer is None or answer is NO_ANSWER)
-        joined = yield from join_answers(answers, route.cut)
-        return joined
+    def _whole(self, request: LargeRequest, message: Any, context: Any) -> Steps:
+        """Executes the request whole, and returns its answer; None where there is none."""
+        answer = request.route.handle(message, context)
+        yield None
+        answer = yield from self._settled(request, [answer])
+        return answer[0]
 
-    def _in_parts(self, request: LargeRequest, cut: Cut, message: Any, context: Any) -> Steps:
-        answers: list[Any] = []
-        for part in cut_request(message, cut, request.route.bounds.rows_at_once, request.route.bounds.whole_max):
+    def _in_parts(self, request: LargeRequest, split: Split, message: CutRequest, context: Any) -> Steps:
+        """Executes the request in parts, and returns their answers joined, or the one that counts for all."""
+        request.changes = split.cut.changes
+        joined = message.joined()
+        waiting: deque[Any] = deque()
+        for part in message.parts():
             yield None
             if part is None:
                 continue
             answer = request.route.handle(part, context)
-            if answer is None:
-                answer = NO_ANSWER  # The handler's way to say so; a Pending completes with None where it fails.
-            if cut.sequential:
-                [answer] = yield from self._settled(request, [answer])
-            answers.append(answer)
-        settled = yield from self._settled(request, answers)
-        return settled
+            waiting.append(NO_ANSWER if answer is None else answer)  # The handler's way; a Pending completes with None where it fails.
+            yield from self._joined(request, waiting, joined, 0 if split.cut.sequential else PARTS_WAITING_MAX)
+        yield from self._joined(request, waiting, joined, 0)
+        return joined.instead if joined.is_replaced else joined
+
+    def _joined(self, request: LargeRequest, waiting: deque[Any], joined: JoinedAnswer, most: int) -> Steps:
+        """Take over the answers that are there, in their order, until `most` of the parts wait at most."""
+        while waiting:
+            answer = waiting[0]
+            if type(answer) is Pending:
+                if not answer.done and len(waiting) <= most:
+                    break
+                if not answer.done:
+                    request.waits_for = [each for each in waiting if type(each) is Pending and not each.done]
+                    yield answer
+                answer = answer.response
+            waiting.popleft()
+            if request.route.errors is not None and answer is not None and answer is not NO_ANSWER and not joined.is_replaced:
+                request.route.errors.note(answer)
+            yield from joined.add(answer)
+        request.waits_for = [each for each in waiting if type(each) is Pending and not each.done]
 
     def _settled(self, request: LargeRequest, answers: list[Any]) -> Steps:
         """The answers, when they are all there."""
@@ -292,8 +325,6 @@ class LargeRequests:
             while True:
                 waited = next(steps)
                 if waited is COUNTED_ELSEWHERE:
-                    request.elsewhere += request.charged
-                    self._rows_elsewhere += request.charged
                     self._charge(request, 0)
                     self._admit()
                 yield waited
@@ -306,7 +337,7 @@ class LargeRequests:
         route, sender = request.route, request.sender
         answer = yield from route.refuse(*body, text)
         del body
-        parts = (yield from route.encode(request.correlation_id, answer)) if answer is not None else []
+        parts = (yield from route.encode_noted(request.correlation_id, answer)) if answer is not None else []
         self._end(request)
         if not request.is_wanted or sender is None:
             return

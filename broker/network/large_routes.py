@@ -6,10 +6,11 @@ import struct
 from collections.abc import Callable, Generator
 from typing import Any
 
+from lowtide.broker.network.answer_errors import AnswerErrors
 from lowtide.broker.network.large_requests import LargeRoute
 from lowtide.broker.network.outgoing import Part
 from lowtide.broker.network.refusals import refuser
-from lowtide.broker.network.request_parts import cut_for
+from lowtide.broker.network.request_parts import split_for
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.protocol.api_keys import API, ApiKey, request_header_is_flexible, response_header_is_flexible
 from lowtide.protocol.compiler import codec_for
@@ -19,7 +20,9 @@ _PLAIN_PREFIX = struct.Struct(">ii")
 _FLEXIBLE_PREFIX = struct.Struct(">iiB")
 
 
-def large_route(spec: HandlerSpec, version: int, name: str, handle: Callable[[Any, Any], Any]) -> LargeRoute:
+def large_route(
+    spec: HandlerSpec, version: int, name: str, handle: Callable[[Any, Any], Any], errors: AnswerErrors | None = None
+) -> LargeRoute:
     """The route of a handler for requests with very many rows; its codecs are compiled when the first comes."""
     api = API[spec.key]
     request, response = codec_for(api.request, version), codec_for(api.response, version)
@@ -31,6 +34,9 @@ def large_route(spec: HandlerSpec, version: int, name: str, handle: Callable[[An
 
     def encode(correlation_id: int, answer: Any) -> Generator[None, None, list[Part]]:
         parts: list[Any] = yield from response.encode_sliced(answer)
+        return framed(correlation_id, parts)
+
+    def framed(correlation_id: int, parts: list[Part]) -> list[Part]:
         size = sum(map(len, parts)) + header_bytes
         parts.insert(0, prefix(size, correlation_id, 0) if flexible else prefix(size, correlation_id))
         return parts
@@ -42,10 +48,12 @@ def large_route(spec: HandlerSpec, version: int, name: str, handle: Callable[[An
         decode=decode,
         handle=handle,
         steps=spec.handle_steps,
-        cut=cut_for(spec.key, version) if spec.handle_steps is None else None,
+        split=split_for(spec.key, version),
         bounds=spec.bounds,
         refuse=refuser(spec.key, version),
         encode=encode,
+        framed=framed,
+        errors=errors,
     )
 
 

@@ -1,4 +1,4 @@
-"""What a connection has still to send: ready bytes, and slices of segment files that are read when their turn comes.
+"""What a connection has still to send: ready bytes, packed ones, and slices of segment files that are read when their turn comes.
 
 A fetch answer may hold many megabytes that lie in files. They are read in pieces of at most `CHUNK_BYTES`, the next one only
 when the socket has taken the last one, so that a slow reader costs one piece of memory and no more. Pages that are not in the page
@@ -12,9 +12,11 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from lowtide.broker.network.answer_memory import AnswerMemory
+from lowtide.broker.network.packed_part import PackedPart
+from lowtide.broker.network.request_times import ApiTimes, RequestClock
 from lowtide.broker.pending import Pending
 from lowtide.runtime.worker import Worker
 from lowtide.storage.log.log import FileSlice
@@ -22,11 +24,17 @@ from lowtide.storage.log.log import FileSlice
 CHUNK_BYTES = 1 << 20
 """At most this much is read from a file for one write: design limit, also the size of the reused buffers."""
 
+UNPACKED_BYTES = 128 * 1024
+"""A write has about so many bytes when some of them were packed: those of connections that aren't read are unpacked for nothing."""
+
 PARTS_AT_ONCE = 400
 """So many pieces, at most, are written before others have their turn: an answer may have thousands of small ones, each a read."""
 
 Buffer = bytes | bytearray | memoryview
-Part = Buffer | FileSlice
+
+
+Part = Buffer | FileSlice | PackedPart
+_NOT_READY: Final = frozenset({FileSlice, PackedPart})
 RouteT = TypeVar("RouteT")
 
 
@@ -42,7 +50,7 @@ class EncodedAnswer:
 class AnswerSlot(Generic[RouteT]):
     """The place of one answer in the order of a connection's answers."""
 
-    __slots__ = ("correlation_id", "may_be_followed", "parts", "pending", "route")
+    __slots__ = ("answered_ns", "began_ns", "correlation_id", "may_be_followed", "parked_ns", "parts", "pending", "route", "times")
 
     def __init__(self, route: RouteT, correlation_id: int, pending: Pending[Any] | None, *, may_be_followed: bool = False) -> None:
         self.route = route
@@ -50,6 +58,19 @@ class AnswerSlot(Generic[RouteT]):
         self.correlation_id = correlation_id
         self.pending = pending
         self.parts: list[Part] | None = None
+        self.times: ApiTimes | None = None
+        self.began_ns = self.parked_ns = self.answered_ns = 0
+
+    def note_flushed(self, clock: RequestClock) -> None:
+        """It is sent now. That of a request that was answered at once, behind others, is counted already."""
+        times, now_ns = self.times, clock.moment_ns
+        if times is not None and self.answered_ns:
+            times.local[(self.parked_ns - self.began_ns).bit_length()] += 1
+            times.remote[(self.answered_ns - self.parked_ns).bit_length()] += 1
+            times.response_queue[(now_ns - self.answered_ns).bit_length()] += 1
+            times.total[(now_ns - self.began_ns).bit_length()] += 1
+            times.total_ns += now_ns - self.began_ns
+            clock.times = times
 
 
 class WriteTransport(Protocol):
@@ -89,6 +110,7 @@ class OutgoingQueue:
 
     __slots__ = (
         "_borrowed",
+        "_clock",
         "_memory",
         "_on_broken",
         "_on_turn",
@@ -97,17 +119,19 @@ class OutgoingQueue:
         "_position",
         "_queued_bytes",
         "_reading",
+        "_sending",
         "_transport",
         "_worker",
         "paused",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  parts
         self,
         transport: WriteTransport,
         pool: BufferPool,
         worker: Worker,
         on_broken: Callable[[str], None],
+        clock: RequestClock,
         on_turn: Callable[[], None] | None = None,
         memory: AnswerMemory | None = None,
     ) -> None:
@@ -121,6 +145,9 @@ class OutgoingQueue:
         self._on_broken = on_broken
         self._on_turn = self.resume if on_turn is None else on_turn
         self._memory = memory
+        self._clock = clock
+        self._sending: tuple[ApiTimes, int] | None = None
+        """Of the oldest answer that the socket hasn't taken yet: whose times, and when it was sent."""
         self._parts: deque[Part] = deque()
         self._queued_bytes = 0
         self._position = 0
@@ -135,26 +162,46 @@ class OutgoingQueue:
 
     def send(self, parts: list[Part]) -> None:
         """Queue parts behind what is there and send what the socket takes."""
-        if not self._parts and not self.paused and not self._reading and FileSlice not in map(type, parts):
+        is_bytes = type(parts[0]) is bytes if len(parts) == 1 else _NOT_READY.isdisjoint(map(type, parts))
+        if is_bytes and not (self._parts or self.paused or self._reading):
             # Nearly all answers are bytes that nothing is before: they need no turn in the queue.
             self._transport.writelines(parts)  # type: ignore[arg-type]  # no slices are among them
-            self._count_unread()
+            if self.paused:
+                self._begin_measuring()  # type: ignore[unreachable]  # the transport may pause it
+                self._count_unread()
             return
         self._parts.extend(parts)
-        self._queued_bytes += sum(len(part) for part in parts if not isinstance(part, FileSlice))
+        for part in parts:
+            if type(part) is not FileSlice:
+                self._queued_bytes += len(part.packed if type(part) is PackedPart else part)
         self.pump()
-        self._count_unread()
+        if self._parts or self.paused:
+            self._begin_measuring()
+            if self.paused:
+                self._count_unread()
+
+    def _begin_measuring(self) -> None:
+        """The socket hasn't taken all of an answer."""
+        if self._sending is None:
+            self._sending = self._clock.times, self._clock.now_ns()
+
+    def _end_measuring(self) -> None:
+        """The socket may have taken the answer that is measured."""
+        if self._sending is not None and not (self._parts or self.paused or self._reading):
+            (times, began_ns), self._sending = self._sending, None
+            times.send[(self._clock.now_ns() - began_ns).bit_length()] += 1
 
     def resume(self) -> None:
         """The socket took all it was given: its buffer may be used again, the next piece may follow."""
         self.paused = False
         self._give_back()
         self.pump()
+        self._end_measuring()
         if self._memory is not None:
             self._memory.note(self)
 
     def _count_unread(self) -> None:
-        if self.paused and self._memory is not None:
+        if self._memory is not None:
             self._memory.note(self)
 
     def close(self) -> None:
@@ -193,12 +240,18 @@ class OutgoingQueue:
         """
         parts, run = self._parts, list[Buffer]()
         size = filled = 0
-        while parts and size < CHUNK_BYTES and len(run) < PARTS_AT_ONCE:
+        limit = CHUNK_BYTES
+        while parts and size < limit and len(run) < PARTS_AT_ONCE:
             part = parts[0]
-            if not isinstance(part, FileSlice):
-                run.append(part)
+            if type(part) is not FileSlice:
+                if type(part) is PackedPart:
+                    limit = UNPACKED_BYTES
+                    run.append(part.content())
+                    self._queued_bytes -= len(part.packed)
+                else:
+                    run.append(part)
+                    self._queued_bytes -= len(part)
                 size += len(part)
-                self._queued_bytes -= len(part)
                 parts.popleft()
                 continue
             if self._borrowed is None:
@@ -250,6 +303,7 @@ class OutgoingQueue:
         if not self.paused:
             self._give_back()
             self.pump()
+            self._end_measuring()
 
     def _advance(self, part: FileSlice, count: int) -> None:
         self._position += count

@@ -15,15 +15,18 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from lowtide.broker.network.peer_login import NO_LOGIN, PeerLogin
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.client.connection import ClientConnection
+from lowtide.protocol.client.opening import Ask, Opening
+from lowtide.protocol.client.refused import Refused
 from lowtide.protocol.client.retries import Backoff, Reachability
-from lowtide.protocol.framing import FRAME_BYTES_MAX
 from lowtide.runtime.network import connect
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from lowtide.metadata.broker_image import BrokerImage
     from lowtide.metadata.image import MetadataImage
     from lowtide.metadata.records import Listener
     from lowtide.protocol.schema import ApiMessage
@@ -52,8 +55,8 @@ class PeerError(Exception):
 class _Connection(asyncio.BufferedProtocol):
     """The socket of one connection to a peer, under `protocol.client.connection`."""
 
-    def __init__(self, client_id: str, frame_bytes_max: int) -> None:
-        self.core: ClientConnection[asyncio.Future[Any]] = ClientConnection(client_id, frame_bytes_max=frame_bytes_max)
+    def __init__(self, client_id: str) -> None:
+        self.core: ClientConnection[asyncio.Future[Any]] = ClientConnection(client_id)
         self._transport: asyncio.Transport | None = None
         self._writable: asyncio.Future[None] | None = None
 
@@ -107,6 +110,15 @@ class _Connection(asyncio.BufferedProtocol):
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._transport.write(self.core.request(message, api_version, future))
         return future
+
+    async def log_in(self, opening: Opening, now_ms: int) -> None:
+        """Show the peer who we are. Errors: PeerError."""
+        step = opening.begin()
+        while isinstance(step, Ask):
+            step = opening.on_answer(await self.send(step.version, step.request))
+        if isinstance(step, Refused):
+            raise PeerError(step.reason, was_sent=False)
+        self.core.begin_session(step, now_ms)
 
     def close(self, reason: str) -> None:
         """Close at once. What waits fails with a PeerError and the reason."""
@@ -185,6 +197,13 @@ class PeerClient:
     async def _connected(self) -> _Connection:
         """The connection, opened if need be; all callers meanwhile wait for the same attempt. Errors: PeerError."""
         connection = self._connection
+        if (
+            connection is not None
+            and not connection.core.waiting_count
+            and connection.core.authentication_ends(self._peers.clock.monotonic_ms())
+        ):
+            connection.close("its login ends soon")
+            connection = self._connection = None
         if connection is not None and not connection.core.closed:
             return connection
         if self._closed:
@@ -214,14 +233,29 @@ class PeerClient:
                 await asyncio.sleep(wait_ms / 1000)
             try:
                 async with asyncio.timeout(CONNECT_TIMEOUT_MS / 1000):
-                    _, self._connection = await connect(self._make_connection, self.listener.host, self.listener.port)
+                    self._connection = await self._opened()
+            except PeerError as error:
+                self._on_failed(str(error))
             except OSError as error:  # TimeoutError is one.
                 self._on_failed(str(error.strerror or error) or f"no connection within {CONNECT_TIMEOUT_MS} ms")
         finally:
             self._attempt = None
 
+    async def _opened(self) -> _Connection:
+        """A connection on which the peer knows us. Errors: PeerError, OSError."""
+        login = self._peers.login
+        tls, sasl = None if login.tls is None else login.tls(), await login.who()
+        _, connection = await connect(self._make_connection, self.listener.host, self.listener.port, tls=tls)
+        if sasl is not None:
+            try:
+                await connection.log_in(Opening(sasl, login.nonce()), self._peers.clock.monotonic_ms())
+            except BaseException:
+                connection.close("the login failed")
+                raise
+        return connection
+
     def _make_connection(self) -> _Connection:
-        return _Connection(f"{self._peers.client_id}-{self._purpose}", self._peers.frame_bytes_max)
+        return _Connection(f"{self._peers.client_id}-{self._purpose}")
 
     def _on_answered(self) -> None:
         """The first answer after a failure."""
@@ -242,15 +276,34 @@ class PeerClients:
     """All connections of a broker to others."""
 
     def __init__(
-        self, clock: Clock, tasks: TaskRegistry, log: Any, *, client_id: str = "lowtide", frame_bytes_max: int = FRAME_BYTES_MAX
+        self,
+        clock: Clock,
+        tasks: TaskRegistry,
+        log: Any,
+        *,
+        client_id: str = "lowtide",
+        listener_name: str = "",
+        login: PeerLogin = NO_LOGIN,
     ) -> None:
-        """`client_id` is how peers see us, followed by the purpose."""
+        """`client_id` is how peers see us, followed by the purpose. `listener_name` is the listener where this broker reaches others.
+
+        `login` is done on each new connection.
+        """
         self.clock = clock
         self.tasks = tasks
         self.log = log
         self.client_id = client_id
-        self.frame_bytes_max = frame_bytes_max
+        self.listener_name = listener_name
+        self.login = login
         self._clients: dict[tuple[BrokerId, str], PeerClient] = {}
+
+    def client_of(self, broker: BrokerImage, purpose: str = "requests") -> PeerClient:
+        """The one client for a broker and a purpose, at the listener that this broker uses among brokers.
+
+        Another broker may use another one meanwhile: while the setting is changed one broker after the other, the listeners of both are
+        open. One that has no such listener is reached at its own for brokers. Source: Kafka, which takes the name from its own setting.
+        """
+        return self.client(broker.broker_id, broker.listener(self.listener_name) or broker.inter_broker, purpose)
 
     def client(self, broker_id: BrokerId, listener: Listener, purpose: str = "requests") -> PeerClient:
         """The one client for this broker and purpose. If the broker listens elsewhere now, the old connection is closed."""

@@ -15,9 +15,9 @@ from typing import Any, Final
 
 from lowtide.broker.network.request_parts import Level, cut_for
 from lowtide.protocol.api_keys import API, ApiKey
+from lowtide.protocol.constructs import AnyConstruct, CountedArray, Entity, Text, fixed_format, nothing_of
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.first_rows import first_rows
-from lowtide.protocol.primitives import AnyConstruct, CountedArray, Entity, Text, fixed_format, nothing_of
 from lowtide.protocol.schema import wire_form
 
 ROWS_NAMED_MAX: Final = 1_000
@@ -73,6 +73,22 @@ def refuser(key: ApiKey, version: int) -> Refuse:
         return answer
 
     return refuse
+
+
+def refusal_of_all(key: ApiKey, version: int, code: ErrorCode) -> Any:
+    """An answer to a request of this API and version, of which not even the rows were read: the error and no rows of the request's."""
+    response = wire_form(API[key].response, version)
+    answer = _answer(response, "")
+    _add_row_of_none(answer, response, "")
+    for part in (answer, *(row for name, _ in response.fields for row in _rows(getattr(answer, name)))):
+        for name in _ERRORS:
+            if hasattr(part, name):
+                setattr(part, name, code)
+    return answer
+
+
+def _rows(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _answer(entity: Entity, text: str) -> Any:

@@ -1,9 +1,9 @@
 """The memory that large requests of all connections may hold together while they arrive (`queued.max.request.bytes`).
 
-A small frame, and the beginning of a large one, is free: that is bounded by the number of connections. Whose large frame has begun to
-arrive, and is not merely announced, asks here for all of it, and where there is no room isn't read until there is some. So a receiver that
-was given memory can end, none waits for another one that waits, and what is held is never more than the limit, or one frame if that is
-larger.
+A small frame, and the first bytes of any, are free: that is bounded by the number of connections. The beginning of a larger one, a
+megabyte, is lent while all of these have `BEGINNINGS_MAX_BYTES` at most. Whose frame goes on, or finds no such room, asks for all of it,
+and where there is none isn't read until there is some. So a receiver that was given memory can end, none waits for another one that waits,
+and what is held is never more than both limits, or one frame if that is larger.
 
 Receivers that wait are served in the order of size, so that a few huge frames don't hold up those of usual size; none is passed over for
 ever.
@@ -24,6 +24,9 @@ import msgspec
 STALLED_MS = 2000
 STALLED_BYTES = 256 * 1024
 """Who has memory that others wait for must bring this much in this time: slow lines of today have several times that rate."""
+
+BEGINNINGS_MAX_BYTES = 64 << 20
+"""What the beginnings of frames have together, besides the limit: so many standard clients that send a megabyte each never wait."""
 
 OVERTAKEN_MAX = 32
 """How many frames may be served while one waits before it is its turn, whatever its size."""
@@ -62,6 +65,10 @@ class RequestMemory:
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._used_bytes = 0
+        self._begun: dict[Receiver, int] = {}
+        self._begun_bytes = 0
+        self.is_short = False
+        """Whether a beginning found no room lately: a receive is to bring little then."""
         self._holding: dict[Receiver, _Holding] = {}
         self._kept: dict[object, int] = {}
         """What is held by requests that have arrived whole."""
@@ -76,6 +83,20 @@ class RequestMemory:
     def used_bytes(self) -> int:
         """Bytes that were granted and not given back."""
         return self._used_bytes
+
+    @property
+    def begun_bytes(self) -> int:
+        """Bytes that were lent for beginnings and not given back."""
+        return self._begun_bytes
+
+    def lend(self, receiver: Receiver, size: int) -> bool:
+        """Whether the first `size` bytes of a frame may be received now. Once for a frame, before `take`."""
+        if self._begun_bytes + size > BEGINNINGS_MAX_BYTES:
+            self.is_short = True
+            return False
+        self._begun[receiver] = size
+        self._begun_bytes += size
+        return True
 
     def take(self, receiver: Receiver, size: int) -> bool:
         """Whether `size` bytes are granted now; if not, `receiver.on_memory_granted` is called when they are. Once for a frame."""
@@ -92,8 +113,15 @@ class RequestMemory:
         if holding is not None:
             self._kept[request] = holding.size
 
+    def _take_back(self, receiver: Receiver) -> None:
+        size = self._begun.pop(receiver, 0)
+        if size:
+            self._begun_bytes -= size
+            self.is_short = False
+
     def give_back(self, receiver: object) -> None:
         """The frame is done with, or its connection is gone, whether it has memory or waits for it. May do nothing."""
+        self._take_back(cast("Receiver", receiver))
         holding = self._holding.pop(cast("Receiver", receiver), None)
         if holding is not None:
             self._used_bytes -= holding.size
@@ -124,6 +152,7 @@ class RequestMemory:
             receiver = self._leave(number)
             self._served_count += 1
             self._used_bytes += size
+            self._take_back(receiver)
             self._holding[receiver] = _Holding(size)
             if number != asking:
                 receiver.on_memory_granted()

@@ -3,24 +3,37 @@
 What an API means decides whether that is possible. Where rows don't matter to each other (`CUTS`), the request is cut: a handler, its guard
 and whatever forwards it see requests of usual size. Rows that name the same thing twice do matter to each other where `twice` is set:
 the first and the last of them stay together, so that a handler that refuses a repeated name finds it repeated, and one for which the
-last row counts finds that; those between are left out.
+last row counts finds that; those between are left out (`repeated_rows`).
 
-Pure: takes requests and answers, and yields after each bounded step.
+A row takes many times its bytes, so none is kept: the frame is read twice. The first reading finds whatever is wrong with the request,
+before any part of it is executed; the second gives the parts. Their answers are bytes as soon as they are there.
+
+Pure: takes a frame and answers, and yields after each bounded step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator
 from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
 
-from lowtide.protocol.api_keys import ApiKey
-from lowtide.protocol.errors import ErrorCode, TooManyRowsError
+from lowtide.broker.network.outgoing import Part
+from lowtide.broker.network.packed_part import PackedPart
+from lowtide.broker.network.repeated_rows import RepeatedRows
+from lowtide.broker.pending import NO_ANSWER
+from lowtide.protocol.api_keys import API, ApiKey
+from lowtide.protocol.constructs import CountedArray
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.row_decoder import RowDecoder, RowLimits, Tails, row_decoder
+from lowtide.protocol.row_encoder import Packing, RowEncoder, row_levels
+from lowtide.protocol.schema import wire_form
 
-_STEP_ROWS: Final = 256
-"""A step's work, where rows are looked at and not executed."""
+PLAIN_FACTOR: Final = 2
+PLAIN_BYTES_MIN: Final = 256 * 1024
+"""An answer has so many times the bytes of its request as they are, or a share of so many that all answers have together; what is
+beyond is packed until it is sent."""
 
 Level = tuple[str, str]
 """The field of a request and the field of its answer that have the rows."""
@@ -30,7 +43,8 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
     """How the requests of one API are cut. `levels` from the outermost rows to the innermost ones.
 
     `sequential`: a part begins when the one before it is answered. `changes`: it is carried out to its end, also when its client has gone.
-    `joins` are the levels of the answer where they differ from the request's.
+    `joins` are the levels of the answer where they differ from the request's. `apart` are other rows, in each other, that the request
+    may have: they are read by themselves.
     """
 
     levels: tuple[Level, ...]
@@ -38,6 +52,7 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
     sequential: bool = False
     changes: bool = False
     joins: tuple[Level, ...] | None = None
+    apart: tuple[str, ...] = ()
 
     @property
     def answer_fields(self) -> tuple[str, ...]:
@@ -57,6 +72,9 @@ _BY_NAME_OR_ID = ("name", "topic_id")
 CUTS: Final[dict[ApiKey, Callable[[int], Cut | None]]] = {
     ApiKey.PRODUCE: lambda _: Cut(
         levels=(("topic_data", "responses"), ("partition_data", "partition_responses")), twice=("name", "topic_id", "index"), changes=True
+    ),
+    ApiKey.FETCH: lambda _: Cut(
+        levels=(("topics", "responses"), ("partitions", "partitions")), apart=("forgotten_topics_data", "partitions")
     ),
     ApiKey.METADATA: lambda _: Cut(levels=(("topics", "topics"),), twice=_BY_NAME_OR_ID, changes=True),
     ApiKey.LIST_OFFSETS: lambda _: Cut(levels=_TOPICS, twice=("name", "partition_index")),
@@ -78,6 +96,7 @@ CUTS: Final[dict[ApiKey, Callable[[int], Cut | None]]] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: lambda _: Cut(
         levels=(("resources", "responses"),), twice=("resource_type", "resource_name"), changes=True, sequential=True
     ),
+    ApiKey.ALTER_CLIENT_QUOTAS: lambda _: Cut(levels=(("entries", "entries"),), changes=True, sequential=True),
     ApiKey.CREATE_TOPICS: lambda _: Cut(levels=(("topics", "topics"),), twice=_BY_NAME, changes=True, sequential=True),
     ApiKey.CREATE_PARTITIONS: lambda _: Cut(levels=(("topics", "results"),), twice=_BY_NAME, changes=True, sequential=True),
     ApiKey.DELETE_TOPICS: lambda version: (
@@ -108,176 +127,166 @@ def cut_for(key: ApiKey, version: int) -> Cut | None:
     return CUTS[key](version) if key in CUTS else None
 
 
-def check_rows(request: Any, cut: Cut, whole_max: int) -> Generator[None, None, None]:
-    """Looks whether a request can be cut, before any part of it is executed.
+class Split(msgspec.Struct, frozen=True):
+    """How the requests of one API and version are cut, with the codecs, which are compiled when the first such request comes."""
 
-    Errors: TooManyRowsError where a row that can't be cut has more than `whole_max` within.
+    key: ApiKey
+    version: int
+    cut: Cut
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields of the request's rows, from the outermost level."""
+        return tuple(field for field, _ in self.cut.levels)
+
+    @property
+    def apart(self) -> tuple[str, ...]:
+        """The fields of other rows, if this version has them."""
+        has_them = bool(self.cut.apart) and self.cut.apart[0] in dict(wire_form(API[self.key].request, self.version).fields)
+        return self.cut.apart if has_them else ()
+
+    def decoder(self) -> RowDecoder:
+        """Reads the request in parts."""
+        return row_decoder(API[self.key].request, self.version, self.fields, self.apart)
+
+    def decoder_apart(self) -> RowDecoder:
+        """Reads the other rows in parts."""
+        return row_decoder(API[self.key].request, self.version, self.apart, self.fields)
+
+    def joined(self, request_bytes: int, at_once: Callable[[], int]) -> JoinedAnswer:
+        """What the answers of the parts go into, to a request of so many bytes. `at_once`: how many such requests there are."""
+        levels = row_levels(API[self.key].response, self.version, self.cut.answer_fields)
+
+        def plain_bytes() -> int:
+            return max(PLAIN_FACTOR * request_bytes, PLAIN_BYTES_MIN // max(at_once(), 1))
+
+        return JoinedAnswer(RowEncoder(levels, Packing(plain_bytes, PackedPart)))
+
+
+def split_for(key: ApiKey, version: int) -> Split | None:
+    """How a request of this API and version is cut; None where it isn't, or has no rows."""
+    cut = cut_for(key, version)
+    if cut is None or not isinstance(dict(wire_form(API[key].request, version).fields).get(cut.levels[0][0]), CountedArray):
+        return None
+    return Split(key, version, cut)
+
+
+class CutRequest:
+    """One request that is read in parts. `body` is a frame, and where the request begins and ends in it. `at_once`: see `Split.joined`."""
+
+    def __init__(self, split: Split, body: tuple[Any, int, int], limits: RowLimits, at_once: Callable[[], int]) -> None:
+        self._split = split
+        self._body = body
+        self._limits = limits
+        self._at_once = at_once
+        self._tails: Tails = []
+        self._repeated = RepeatedRows(split.fields, split.cut.twice) if split.cut.twice is not None else None
+        self.bare: Any = None
+        """The request without its rows, once it was read."""
+        self.rows = 0
+
+    def look(self) -> Generator[None, None, int]:
+        """Read it for the first time; returns the number of its rows.
+
+        Errors: ProtocolError for malformed bytes; TooManyRowsError beyond the limits, also of names that are repeated.
+        """
+        field = self._split.fields[0]
+        steps = self._split.decoder()(*self._body, self._limits, self._tails)
+        try:
+            while True:
+                part = next(steps)
+                if part is not None and self._repeated is not None:
+                    yield from self._repeated.note(part)
+                yield
+        except StopIteration as end:
+            message, rows = end.value
+        if self._repeated is not None:
+            yield from self._repeated.note(getattr(message, field) or [])
+            self._repeated.end_of_noting()
+        self.bare = message if getattr(message, field) is None else replace(message, **{field: []})
+        self.rows = rows
+        return self.rows
+
+    def parts(self) -> Generator[Any, None, None]:
+        """Requests whose rows together are those of this one, one at least; None after other steps."""
+        field = self._split.fields[0]
+        steps = self._split.decoder()(*self._body, self._limits, self._tails)
+        is_first = True
+        try:
+            while True:
+                part = next(steps)
+                rows = part if part is None or self._repeated is None else self._repeated.without_others(part)
+                is_first = is_first and not rows
+                yield replace(self.bare, **{field: rows}) if rows else None
+        except StopIteration as end:
+            rows = getattr(end.value[0], field)
+        if rows and self._repeated is not None:
+            rows = self._repeated.without_others(rows)
+        if is_first or rows:
+            yield replace(self.bare, **{field: rows})  # Without rows, which may ask for everything, it is one request.
+
+    def apart(self) -> Generator[list[Any] | None, None, None]:
+        """The rows that are read by themselves, some at a time; None after other steps."""
+        if self._split.apart:
+            end = yield from self._split.decoder_apart()(*self._body, self._limits, [])
+            yield getattr(end[0], self._split.apart[0])
+
+    def whole(self) -> Generator[None, None, Any]:
+        """The request with all its rows, for those that are few; one that was cut is several of the same name."""
+        field = self._split.fields[0]
+        rows: list[Any] = []
+        others: list[Any] = []
+        for part in self.parts():
+            rows += [] if part is None else getattr(part, field)
+            yield
+        for some in self.apart():
+            others += some or []
+            yield
+        return replace(self.bare, **{field: rows}, **({self._split.apart[0]: others} if others else {}))
+
+    @property
+    def size(self) -> int:
+        """Its bytes."""
+        _, start, stop = self._body
+        return stop - start
+
+    def joined(self) -> JoinedAnswer:
+        """What the rows of its answer go into."""
+        return self._split.joined(self.size, self._at_once)
+
+
+class JoinedAnswer:
+    """One answer with the rows of those to the parts, in their order; a row that was cut is one again.
+
+    An answer that has an error for the whole request is that of all, and so is one that is missing.
     """
-    for index, row in enumerate(_innermost([request], [field for field, _ in cut.levels])):
-        if index % _STEP_ROWS == _STEP_ROWS - 1:
-            yield
-        if _whole_weight(row, whole_max) - 1 > whole_max:
-            message = f"more than {whole_max} rows that belong together"
-            raise TooManyRowsError(message)
 
+    def __init__(self, encoder: RowEncoder) -> None:
+        self._encoder = encoder
+        self.instead: Any = None
+        """The answer that counts for all: None where it could not be given, `NO_ANSWER` where none is wanted."""
+        self.is_replaced = False
 
-def _innermost(rows: Sequence[Any], fields: Sequence[str]) -> Iterator[Any]:
-    """The rows that aren't cut."""
-    if not fields:
-        yield from rows
-        return
-    for row in rows:
-        yield from _innermost(getattr(row, fields[0]) or (), fields[1:])
+    def add(self, answer: Any) -> Generator[None, None, None]:
+        """The answer to the next part; None where it could not be given."""
+        is_missing = answer is None or answer is NO_ANSWER
+        if is_missing or getattr(answer, "error_code", ErrorCode.NONE) != ErrorCode.NONE:
+            if not self.is_replaced:
+                self.instead, self.is_replaced = answer, True
+        elif not self.is_replaced:
+            yield from self._encoder.add(answer)
 
+    @property
+    def message(self) -> Any:
+        """The answer without its rows, as it will be written."""
+        return self._encoder.message
 
-def cut_request(request: Any, cut: Cut, rows_at_once: int, whole_max: int) -> Generator[Any, None, None]:
-    """Requests whose rows together are those of `request`, of about `rows_at_once` each, one at least; None after other steps.
+    @property
+    def records_bytes(self) -> int:
+        """Of the records in it."""
+        return self._encoder.records_bytes
 
-    The request is used up: its rows are let go one after the other, or they would be in memory until all are answered.
-    """
-    fields = [field for field, _ in cut.levels]
-    rows = getattr(request, fields[0])
-    if not rows:  # None asks for everything.
-        yield request
-        return
-    if cut.twice is not None:
-        rows = yield from _twice_together(rows, fields, cut.twice)
-    bare = replace(request, **{fields[0]: []})
-    for part in _pieces(rows, fields[1:], rows_at_once, whole_max, lets_go=True):
-        yield None if part is None else replace(bare, **{fields[0]: part})
-
-
-def _weight(row: Any, fields: Sequence[str]) -> int:
-    """How many rows are within a row, at the levels that are cut, and itself."""
-    if not fields:
-        return 1
-    inner = getattr(row, fields[0]) or ()
-    return 1 + (len(inner) if len(fields) == 1 else sum(_weight(each, fields[1:]) for each in inner))
-
-
-def _whole_weight(row: Any, most: int) -> int:
-    """How many rows are within one that isn't cut, and itself. Counting ends soon after `most`."""
-    if not isinstance(row, msgspec.Struct):
-        return 1
-    weight = 1
-    for name in row.__struct_fields__:
-        value = getattr(row, name)
-        if isinstance(value, list):
-            weight += len(value)
-            for each in value if value and isinstance(value[0], msgspec.Struct) else ():
-                if weight > most + 1:
-                    break
-                weight += _whole_weight(each, most - weight) - 1
-    return weight
-
-
-def _pieces(rows: Sequence[Any], fields: Sequence[str], most: int, whole_max: int, *, lets_go: bool = False) -> Iterator[list[Any] | None]:
-    """Rows in lists of about `most` rows at all levels; a row that has more is several, where it can be cut. None after other steps."""
-    piece: list[Any] = []
-    weight = 0
-    for index, row in enumerate(rows):
-        if index % _STEP_ROWS == _STEP_ROWS - 1:
-            yield None
-        if lets_go and isinstance(rows, list):
-            rows[index] = None
-        heavy = _weight(row, fields) if fields else _whole_weight(row, whole_max)
-        assert fields or heavy - 1 <= whole_max, f"{heavy} rows belong together"
-        if piece and weight + heavy > most:
-            yield piece
-            piece, weight = [], 0
-        if heavy > most and fields:
-            for part in _pieces(getattr(row, fields[0]), fields[1:], most, whole_max):
-                yield part if part is None else [replace(row, **{fields[0]: part})]
-            continue
-        piece.append(row)
-        weight += heavy
-    if piece:
-        yield piece
-
-
-def _twice_together(rows: Sequence[Any], fields: Sequence[str], names: tuple[str, ...]) -> Generator[None, None, Sequence[Any]]:
-    """The rows, where those that name the same thing are next to each other, the first and the last of them."""
-    seen: dict[Any, set[Any]] = {}
-    last: dict[Any, Any] = {}
-    count = 0
-    for outer, row in _flat(rows, fields):
-        count += 1
-        if count % _STEP_ROWS == 0:
-            yield
-        of, key = _key(outer, row, names)
-        known = seen.setdefault(of, set())
-        if key in known:
-            last[(of, key)] = row
-        known.add(key)
-    if not last:
-        return rows
-    seen.clear()
-    ordered: list[tuple[Any, list[Any]]] = []
-    done: set[Any] = set()
-    for outer, row in _flat(rows, fields):
-        count += 1
-        if count % _STEP_ROWS == 0:
-            yield
-        whole = _key(outer, row, names)
-        if whole in done:
-            continue
-        together = [row]
-        if whole in last:
-            done.add(whole)
-            together.append(last[whole])
-        if ordered and ordered[-1][0] is outer and outer is not None:
-            ordered[-1][1].extend(together)
-        else:
-            ordered.append((outer, together))
-    if len(fields) == 1:
-        return [row for _, together in ordered for row in together]
-    return [replace(outer, **{fields[1]: together}) for outer, together in ordered]
-
-
-def _flat(rows: Sequence[Any], fields: Sequence[str]) -> Iterator[tuple[Any, Any]]:
-    """The innermost rows, each with the one around it; None where there is one level."""
-    if len(fields) == 1:
-        for row in rows:
-            yield None, row
-        return
-    for outer in rows:
-        for row in getattr(outer, fields[1]):
-            yield outer, row
-
-
-def _key(outer: Any, row: Any, names: tuple[str, ...]) -> tuple[Any, Any]:
-    """What a row names, in two parts: the one around it, and itself."""
-    if not names:
-        return None, row
-    if outer is None:
-        return None, tuple(getattr(row, name) for name in names)
-    return tuple(getattr(outer, name) for name in names[:-1]), getattr(row, names[-1])
-
-
-def join_answers(answers: Sequence[Any], cut: Cut) -> Generator[None, None, Any]:
-    """One answer with the rows of all, in their order; a row that was cut is one again. The answers are used up."""
-    fields = cut.answer_fields
-    whole = answers[0]
-    if getattr(whole, "error_code", ErrorCode.NONE) != ErrorCode.NONE:
-        return whole
-    whole = replace(whole, **{fields[0]: list(getattr(whole, fields[0]))})  # The handler may give it out again.
-    for answer in answers[1:]:
-        if getattr(answer, "error_code", ErrorCode.NONE) != ErrorCode.NONE:
-            return answer
-        _extend(whole, answer, fields)
-        yield
-    return whole
-
-
-def _extend(whole: Any, answer: Any, fields: Sequence[str]) -> None:
-    """Add the rows of an answer, or of a row, to those of another, which was made for this request alone."""
-    rows, more = getattr(whole, fields[0]), getattr(answer, fields[0])
-    if len(fields) > 1 and rows and more and _is_same(rows[-1], more[0], fields[1]):
-        _extend(rows[-1], more[0], fields[1:])
-        more = more[1:]
-    rows.extend(more)
-
-
-def _is_same(row: Any, other: Any, inner: str) -> bool:
-    """Whether two rows are one but for what is within them."""
-    return all(getattr(row, name) == getattr(other, name) for name in row.__struct_fields__ if name != inner)
+    def finish(self) -> list[Part]:
+        """The answer as bytes, where none is instead of it."""
+        assert not self.is_replaced, "another answer counts"
+        return self._encoder.finish()

@@ -9,6 +9,7 @@ import msgspec
 
 from lowtide.broker.network.large_requests import Bounds, LargeRoute
 from lowtide.broker.network.outgoing import Part
+from lowtide.broker.network.request_times import ApiTimes
 from lowtide.broker.turns import Steps
 from lowtide.protocol.api_keys import ApiKey
 
@@ -46,6 +47,9 @@ class Route(msgspec.Struct, frozen=True):
     write: Callable[[int, Any], list[Part]]
     large: LargeRoute
     """For requests that `read` refuses with TooManyRowsError."""
+    times: ApiTimes
+    follower_times: ApiTimes
+    """For requests of brokers that follow: `RequestContext.of_a_follower`."""
 
 
 class VersionRange(msgspec.Struct, frozen=True, gc=False):

@@ -15,9 +15,13 @@ HALF_CLOSED_GRACE_MS = 60_000
 class Watched(Protocol):
     """What is asked of a connection. Times are those of the monotonic clock."""
 
-    last_active_ms: int
     frame_started_ms: int
     eof_ms: int
+
+    @property
+    def last_active_ms(self) -> int:
+        """When something was received last."""
+        ...
 
     @property
     def awaits_bytes(self) -> bool:
@@ -48,5 +52,5 @@ def why_to_end(connection: Watched, now_ms: int, idle_after_ms: int) -> str | No
 
 
 def _is_too_slow(connection: Watched, elapsed_ms: int) -> bool:
-    """Whether a partial frame arrives slower than anybody who means it: memory is not held for it."""
+    """Whether a partial frame arrives slower than any real client sends: memory is not held for it."""
     return elapsed_ms > 0 and connection.received_bytes < elapsed_ms * SLOW_FRAME_BYTES_PER_S // 1000

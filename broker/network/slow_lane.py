@@ -1,8 +1,8 @@
-"""Where new connections from an address wait that has just sent what makes no sense: they are worked on behind everybody else.
+"""Where new connections from an address wait that has just sent what makes no sense: they are served after all others.
 
 A client that sends damaged frames over many connections, each of which is refused and opened again, costs a round over all of them between
 two requests of an honest client. So a connection that comes from an address with more than `REFUSALS_PER_S` malformed frames in about the
-last second is given turns: a frame each, a few of them in a pass of the loop, and everybody else's input is taken between two passes. Its
+last second is given turns: a frame each, a few of them in a pass of the loop, and all other input is read between two passes. Its
 refusals, and so the connections that follow them, are paced with that. It leaves the lane when it has sent enough that made sense, or its
 address is calm again.
 
@@ -14,10 +14,11 @@ sense. What waits here is bounded: a connection with a frame to be executed isn'
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
+
+from lowtide.broker.network.turn_queue import TurnQueue
 
 REFUSALS_PER_S = 10
 """Malformed frames of one address in a second that are borne: a broken client that tries again sends one or two."""
@@ -65,7 +66,7 @@ class Laned(Protocol):
     """A connection in the lane."""
 
     @property
-    def address(self) -> str:
+    def client_address(self) -> str:
         """Where it comes from."""
         ...
 
@@ -78,50 +79,21 @@ class Laned(Protocol):
         ...
 
 
-class SlowLane:
+class SlowLane(TurnQueue[Laned]):
     """Serves addresses that send damaged frames one request at a time. One for each broker."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
-        self._now_ms = now_ms
+        super().__init__(now_ms, TURNS_A_PASS, self._give_turn)
         self._refusals = Refusals()
-        self._queue: OrderedDict[Laned, None] = OrderedDict()
-        self._is_scheduled = False
-
-    def __len__(self) -> int:
-        """Connections that wait for a turn."""
-        return len(self._queue)
 
     def on_connected(self, connection: Laned) -> None:
         """A connection is there, which may have to go into the lane."""
-        if self._refusals.is_troubled(connection.address, self._now_ms()):
+        if self._refusals.is_troubled(connection.client_address, self._now_ms()):
             connection.enter_slow_lane(TURNS)
 
     def on_malformed(self, address: str) -> None:
         """An address has sent what makes no sense."""
         self._refusals.note(address, self._now_ms())
 
-    def enter(self, connection: Laned) -> None:
-        """Give a connection of the lane a turn when those before it have had theirs; once, however often it asks."""
-        self._queue[connection] = None
-        self._schedule()
-
-    def leave(self, connection: Laned) -> None:
-        """The connection is gone."""
-        self._queue.pop(connection, None)
-
-    def _schedule(self) -> None:
-        if self._queue and not self._is_scheduled:
-            self._is_scheduled = True
-            asyncio.get_running_loop().call_soon(self._give_turns)
-
-    def _give_turns(self) -> None:
-        self._is_scheduled = False
-        began_ms = self._now_ms()
-        try:
-            for _ in range(min(TURNS_A_PASS, len(self._queue))):
-                connection, _none = self._queue.popitem(last=False)
-                connection.take_turn(may_leave=not self._refusals.is_troubled(connection.address, began_ms))
-                if not self._queue or self._now_ms() != began_ms:
-                    break
-        finally:
-            self._schedule()
+    def _give_turn(self, connection: Laned, began_ms: int) -> None:
+        connection.take_turn(may_leave=not self._refusals.is_troubled(connection.client_address, began_ms))

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
     from lowtide.broker.pending import Spawn
     from lowtide.metadata.session import MetadataSession
-    from lowtide.replication.leadership import Leadership
-    from lowtide.replication.leadership_state import IsrProposal
+    from lowtide.replication.leadership import IsrProposal, Leadership
     from lowtide.replication.partition import Partition
 
 _NAMES_TOLD: Final = 5
@@ -36,12 +35,15 @@ _NOT_MADE: Final = (ConflictError, FencedError, NotControllerError, UnavailableE
 class _Change:
     """One proposal on its way."""
 
-    __slots__ = ("leadership", "partition", "proposal")
+    __slots__ = ("leadership", "on_withdrawn", "partition", "proposal")
 
-    def __init__(self, partition: Partition, leadership: Leadership, proposal: IsrProposal) -> None:
+    def __init__(
+        self, partition: Partition, leadership: Leadership, proposal: IsrProposal, on_withdrawn: Callable[[Partition], None]
+    ) -> None:
         self.partition = partition
         self.leadership = leadership
         self.proposal = proposal
+        self.on_withdrawn = on_withdrawn
 
     @property
     def is_current(self) -> bool:
@@ -52,21 +54,24 @@ class _Change:
 class IsrChanges:
     """Proposes changes of ISRs. One for each broker."""
 
-    def __init__(self, session: MetadataSession, spawn: Spawn, log: Any, on_withdrawn: Callable[[Partition], None]) -> None:
-        """`on_withdrawn` is called with a partition whose proposal doesn't count any more: its high watermark may be free to rise."""
+    def __init__(self, session: MetadataSession, spawn: Spawn, log: Any) -> None:
         self.shrinks = self.expands = self.failures = 0
-        """Changes that were made and left members out, or took some in; and changes that the store didn't take."""
+        """Changes that were written and removed or added members; and changes that the store refused."""
         self._session = session
         self._spawn = spawn
         self._log = log
-        self._on_withdrawn = on_withdrawn
         self._waiting: dict[int, _Change] = {}
         self._order = 0
         self._running = False
 
-    def submit(self, partition: Partition, leadership: Leadership, proposal: IsrProposal) -> None:
-        """Write what was just proposed."""
-        self._enqueue(_Change(partition, leadership, proposal))
+    def submit(
+        self, partition: Partition, leadership: Leadership, proposal: IsrProposal, on_withdrawn: Callable[[Partition], None]
+    ) -> None:
+        """Write what was just proposed.
+
+        `on_withdrawn` is called with the partition if the proposal doesn't count any more: its high watermark may be free to rise.
+        """
+        self._enqueue(_Change(partition, leadership, proposal, on_withdrawn))
         if not self._running:
             self._running = True
             self._spawn(self._run(), name=f"isr-changes-{self._session.broker_id}")
@@ -141,4 +146,4 @@ class IsrChanges:
     def _withdraw(self, change: _Change, *, conflicted: bool) -> None:
         self.failures += 1
         if change.leadership.on_refused(change.proposal, conflicted=conflicted) and change.partition.leadership is change.leadership:
-            self._on_withdrawn(change.partition)
+            change.on_withdrawn(change.partition)

@@ -15,13 +15,17 @@ class Fence(Protocol):
     down_until_ms: int
     """Under that registration it is down until then, on the monotonic clock, at least."""
 
+    def is_up(self) -> bool:
+        """Whether the broker must not act now."""
+        ...
+
     @property
-    def session(self) -> Registered:
-        """Has the registration that is in force."""
+    def registration(self) -> Registered:
+        """The registration that is in force."""
         ...
 
 
 class Registered(Protocol):
-    """The session with the metadata store."""
+    """What the broker is registered as; `metadata/held_registration.py`."""
 
     broker_epoch: BrokerEpoch

@@ -1,8 +1,7 @@
 """Incremental fetch sessions (KIP-227): the partitions that a client fetches are remembered, so that it need not repeat them.
 
-A session has an id and an epoch that counts its requests. The cache is bounded in sessions and in partitions; when it is full and
-no session has been idle for long enough, a new one is declined with session id 0, which every client must understand. One of a follower
-takes the place of a client's.
+A session has an id and an epoch that counts its requests. The cache is bounded (`fetch_session_slots`): a session too
+many is declined with session id 0, which every client must understand.
 
 A session knows which of its partitions have changed: it watches them, from one request to the next, and a fetch visits only those and
 what the request names. A partition is left alone when its reader has received all there is, and has nothing to read.
@@ -13,41 +12,30 @@ partition is closed; sessions outlive connections.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Generator, Iterable, Iterator
-from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
+from lowtide.broker.partitions.fetch_session_slots import MAXIMUM_CACHED_PARTITIONS, NO_SESSION, SessionSlots
 from lowtide.protocol.api_keys import TOPIC_IDS_SINCE
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
+from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, PartitionData
 from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID, BrokerEpoch, BrokerId, LeaderEpoch, Offset, TopicId
-from lowtide.replication.follower_state import UNKNOWN_BROKER_EPOCH, FetchTimes
+from lowtide.replication.leadership import UNKNOWN_BROKER_EPOCH, FetchTimes
 from lowtide.replication.partition import PartitionChange
 from lowtide.runtime.random import Random
 
 if TYPE_CHECKING:
-    from lowtide.replication.follower_state import FollowerState
+    from lowtide.replication.leadership import FollowerState
     from lowtide.replication.partition import Partition
+    from lowtide.replication.topic_traffic import TopicTraffic
 
 CONSUMER: Final[BrokerId] = -1
 """The replica id of who isn't a broker."""
 
 FINAL_EPOCH = -1
 INITIAL_EPOCH = 0
-NO_SESSION = 0
-EVICT_AFTER_IDLE_MS = 120_000
-"""A session idle for this long makes room for a new one (`min.incremental.fetch.session.eviction.ms` of Kafka)."""
-
-MAXIMUM_CACHED_PARTITIONS = 100_000
-"""Partitions in all sessions together: some 30 MB."""
-
-_TARGETS_A_STEP: Final = 64
-"""A tenth of a millisecond's work."""
-
-_MAXIMUM_SESSION_ID = 2**31 - 1
 _MAXIMUM_EPOCH = 2**31 - 1
 
 TargetKey = tuple[str | TopicId, int]
@@ -58,11 +46,9 @@ class WaitingFetch(Protocol):
 
     def look(self) -> None:
         """Something has changed that it may wait for."""
-        ...
 
     def wake(self) -> None:
         """Be answered with what there is."""
-        ...
 
 
 class FetchTarget(msgspec.Struct, kw_only=True, eq=False):
@@ -86,6 +72,9 @@ class FetchTarget(msgspec.Struct, kw_only=True, eq=False):
     watched: Partition | None = None
     follower: FollowerState | None = None
     at_end: bool = False
+    read_bytes: int = 0
+    traffic: TopicTraffic | None = None
+    """Of the records that were read last, and where they are counted when they are sent."""
 
     @property
     def key(self) -> TargetKey:
@@ -111,7 +100,7 @@ class FetchTarget(msgspec.Struct, kw_only=True, eq=False):
             partition.watchers[self] = None
 
     def unwatch(self) -> None:
-        """Watch nothing more; what is known of a follower goes on without its session."""
+        """Watch nothing more; the state of a follower continues without its session."""
         if self.watched is not None:
             self.watched.watchers.pop(self, None)
             self.watched = None
@@ -159,7 +148,7 @@ class FetchSession:
     def __init__(
         self,
         session_id: int,
-        targets: OrderedDict[TargetKey, FetchTarget],
+        targets: dict[TargetKey, FetchTarget],
         now_ms: int,
         *,
         uses_topic_ids: bool,
@@ -263,10 +252,8 @@ class FetchSessionCache:
 
     def __init__(self, slots: int, source: Random) -> None:
         """`slots` is `max.incremental.fetch.session.cache.slots`; `source` gives session ids."""
-        self._slots = slots
-        self._source = source
-        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
-        self._cached_partitions = 0
+        self.slots: SessionSlots[FetchSession] = SessionSlots(slots, source)
+        self._sessions = self.slots.sessions
 
     def __len__(self) -> int:
         """Open sessions."""
@@ -281,7 +268,7 @@ class FetchSessionCache:
         replica_id: BrokerId = CONSUMER,
         broker_epoch: BrokerEpoch = UNKNOWN_BROKER_EPOCH,
         opens: bool = True,
-        targets: OrderedDict[TargetKey, FetchTarget] | None = None,
+        targets: dict[TargetKey, FetchTarget] | None = None,
     ) -> FetchPlan:
         """What the request fetches, with its session opened, continued or closed. A follower's ends with its registration.
 
@@ -292,73 +279,46 @@ class FetchSessionCache:
         uses_topic_ids = api_version >= TOPIC_IDS_SINCE
         if request.session_epoch == FINAL_EPOCH:
             if request.session_id != NO_SESSION:
-                self._close(request.session_id)
+                self.slots.close(request.session_id)
             return FetchPlan(targets=(requested_targets(request) if targets is None else targets).values())
         if request.session_epoch == INITIAL_EPOCH:
-            self._close(request.session_id)
+            self.slots.close(request.session_id)
             targets = requested_targets(request) if targets is None else targets
             session = None
-            if opens and self._has_room(len(targets), now_ms, is_follower=replica_id >= 0):
-                session_id = self._new_id()
+            if opens and self.slots.has_room(len(targets), now_ms, is_follower=replica_id >= 0):
+                session_id = self.slots.new_id()
                 session = FetchSession(
                     session_id, targets, now_ms, uses_topic_ids=uses_topic_ids, replica_id=replica_id, broker_epoch=broker_epoch
                 )
-                self._sessions[session_id] = session
-                self._cached_partitions += len(targets)
+                self.slots.add(session)
             return FetchPlan(targets=targets.values(), session=session, session_id=session.session_id if session else NO_SESSION)
-        known = self._resume(request, now_ms, (replica_id, broker_epoch), uses_topic_ids=uses_topic_ids)
+        known = self.resume(request, now_ms, (replica_id, broker_epoch), uses_topic_ids=uses_topic_ids)
         if not isinstance(known, FetchSession):
             return FetchPlan(error_code=known)
         before = len(known.targets)
         if request.topics:
-            self._update(known, requested_targets(request).items())
+            self.update(known, requested_targets(request).items())
         if request.forgotten_topics_data:
-            self._forget(known, _forgotten(request))
-        return self._updated(known, before)
+            self.forget(known, forgotten(request.forgotten_topics_data))
+        return self.updated(known, before)
 
-    def plan_steps(
-        self,
-        request: FetchRequest,
-        api_version: int,
-        now_ms: int,
-        *,
-        replica_id: BrokerId = CONSUMER,
-        broker_epoch: BrokerEpoch = UNKNOWN_BROKER_EPOCH,
-        opens: bool = True,
-    ) -> Generator[None, None, FetchPlan]:
-        """As `plan`, for a request of very many partitions: a few of them at a time. It may find its session gone meanwhile."""
-        targets: OrderedDict[TargetKey, FetchTarget] = OrderedDict()
-        for topic in request.topics:
-            for start in range(0, len(topic.partitions), _TARGETS_A_STEP):
-                _collect(topic, topic.partitions[start : start + _TARGETS_A_STEP], targets)
-                yield
-        if request.session_epoch in (FINAL_EPOCH, INITIAL_EPOCH):
-            return self.plan(request, api_version, now_ms, replica_id=replica_id, broker_epoch=broker_epoch, opens=opens, targets=targets)
-        uses_topic_ids = api_version >= TOPIC_IDS_SINCE
-        session = self._resume(request, now_ms, (replica_id, broker_epoch), uses_topic_ids=uses_topic_ids)
-        if not isinstance(session, FetchSession):
-            return FetchPlan(error_code=session)
-        before = len(session.targets)
-        changes: list[tuple[Callable[[FetchSession, Any], None], Iterator[Any]]] = [
-            (self._update, iter(targets.items())),
-            (self._forget, _forgotten(request)),
-        ]
-        for change, rows in changes:
-            while some := list(islice(rows, _TARGETS_A_STEP)):
-                change(session, some)
-                yield
-                if self._sessions.get(session.session_id) is not session:
-                    return FetchPlan(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-        return self._updated(session, before)
+    def find(self, session_id: int) -> FetchSession | None:
+        """The session of this id, if it is open."""
+        return self._sessions.get(session_id)
 
-    def _resume(
+    def close(self, session: FetchSession) -> FetchPlan:
+        """Close one that its request makes too large. Its client starts over, and then learns that there is no session for so much."""
+        self.slots.close(session.session_id)
+        return FetchPlan(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+
+    def resume(
         self, request: FetchRequest, now_ms: int, reader: tuple[BrokerId, BrokerEpoch], *, uses_topic_ids: bool
     ) -> FetchSession | ErrorCode:
-        """The session that the request goes on with, from now on for it; else why it can't."""
+        """The session that the request continues; otherwise why it cannot."""
         session = self._sessions.get(request.session_id)
         if session is not None and (session.replica_id, session.broker_epoch) != reader:
             if session.replica_id == reader[0]:
-                self._close(session.session_id)
+                self.slots.close(session.session_id)
             session = None
         if session is None:
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
@@ -373,19 +333,18 @@ class FetchSessionCache:
         self._sessions.move_to_end(session.session_id)
         return session
 
-    def _updated(self, session: FetchSession, before: int) -> FetchPlan:
+    def updated(self, session: FetchSession, before: int) -> FetchPlan:
         """The plan, when the session, which had so many partitions before, has what the request changed."""
         if not session.targets:
-            self._close(session.session_id)
+            self.slots.close(session.session_id)
             return FetchPlan()
-        too_many = self._cached_partitions > MAXIMUM_CACHED_PARTITIONS and session.replica_id < 0
+        too_many = self.slots.partitions > MAXIMUM_CACHED_PARTITIONS and session.replica_id < 0
         if len(session.targets) > before and too_many:
-            # Its client starts over, and then learns that there is no session for so much.
-            self._close(session.session_id)
-            return FetchPlan(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+            return self.close(session)
         return FetchPlan(targets=list(session.changed), session=session, session_id=session.session_id, incremental=True)
 
-    def _update(self, session: FetchSession, targets: Iterable[tuple[TargetKey, FetchTarget]]) -> None:
+    def update(self, session: FetchSession, targets: Iterable[tuple[TargetKey, FetchTarget]]) -> None:
+        """The request names these: new ones, or with other values."""
         before = len(session.targets)
         for key, wanted in targets:
             known = session.targets.get(key)
@@ -396,52 +355,27 @@ class FetchSessionCache:
             known.current_leader_epoch, known.last_fetched_epoch = wanted.current_leader_epoch, wanted.last_fetched_epoch
             known.log_start_offset = wanted.log_start_offset
             session.changed[known] = None
-        self._cached_partitions += len(session.targets) - before
+        if len(session.targets) != before:
+            self.slots.count(len(session.targets) - before)
 
-    def _forget(self, session: FetchSession, keys: Iterable[TargetKey]) -> None:
+    def forget(self, session: FetchSession, keys: Iterable[TargetKey]) -> None:
+        """The request takes these out of its session."""
         before = len(session.targets)
         for key in keys:
             session.remove(key)
-        self._cached_partitions += len(session.targets) - before
-
-    def _new_id(self) -> int:
-        session_id = NO_SESSION
-        while session_id == NO_SESSION or session_id in self._sessions:
-            session_id = self._source.randint(1, _MAXIMUM_SESSION_ID)
-        return session_id
-
-    def _has_room(self, partitions: int, now_ms: int, *, is_follower: bool) -> bool:
-        """Whether a session may be opened, after evicting the one used longest ago, if it is idle, or a client's where a follower comes."""
-        if is_follower:
-            if len(self._sessions) >= self._slots:
-                client = next((session for session in self._sessions.values() if session.replica_id < 0), None)
-                if client is not None:
-                    self._close(client.session_id)
-            return len(self._sessions) < self._slots
-        if self._cached_partitions + partitions > MAXIMUM_CACHED_PARTITIONS:
-            return False
-        if len(self._sessions) >= self._slots and self._sessions:
-            oldest = next(iter(self._sessions.values()))
-            if now_ms - oldest.last_used_ms >= EVICT_AFTER_IDLE_MS:
-                self._close(oldest.session_id)
-        return len(self._sessions) < self._slots
-
-    def _close(self, session_id: int) -> None:
-        session = self._sessions.pop(session_id, None)
-        if session is not None:
-            self._cached_partitions -= len(session.targets)
-            session.close()
+        if len(session.targets) != before:
+            self.slots.count(len(session.targets) - before)
 
 
-def requested_targets(request: FetchRequest) -> OrderedDict[TargetKey, FetchTarget]:
+def requested_targets(request: FetchRequest) -> dict[TargetKey, FetchTarget]:
     """The partitions that the request names, in its order; of one named twice the last mention counts, as in Kafka."""
-    targets: OrderedDict[TargetKey, FetchTarget] = OrderedDict()
+    targets: dict[TargetKey, FetchTarget] = {}
     for topic in request.topics:
-        _collect(topic, topic.partitions, targets)
+        collect(topic, topic.partitions, targets)
     return targets
 
 
-def _collect(topic: FetchTopic, rows: Iterable[FetchPartition], targets: OrderedDict[TargetKey, FetchTarget]) -> None:
+def collect(topic: FetchTopic, rows: Iterable[FetchPartition], targets: dict[TargetKey, FetchTarget]) -> None:
     """Add rows of a topic to what is fetched."""
     name, topic_id = topic.topic, topic.topic_id
     of = name if topic_id == ZERO_TOPIC_ID else topic_id
@@ -458,9 +392,9 @@ def _collect(topic: FetchTopic, rows: Iterable[FetchPartition], targets: Ordered
         )
 
 
-def _forgotten(request: FetchRequest) -> Iterator[TargetKey]:
-    """The partitions that the request takes out of its session."""
-    for forgotten in request.forgotten_topics_data:
-        name = forgotten.topic if forgotten.topic_id == ZERO_TOPIC_ID else forgotten.topic_id
-        for partition in forgotten.partitions:
+def forgotten(topics: Iterable[ForgottenTopic]) -> Iterator[TargetKey]:
+    """The partitions that a request takes out of its session."""
+    for topic in topics:
+        name = topic.topic if topic.topic_id == ZERO_TOPIC_ID else topic.topic_id
+        for partition in topic.partitions:
             yield (name, partition)

@@ -26,11 +26,10 @@ class FollowerAssignments(Protocol):
 
 
 class FollowedPartitions:
-    """The followed partitions. Part of the replica manager."""
+    """The followed partitions. `AssignedPartitions` is built over it."""
 
-    def __init__(self) -> None:
-        self.fetchers: FollowerAssignments | None = None
-        """None where this broker can't follow: in tests."""
+    def __init__(self, fetchers: FollowerAssignments) -> None:
+        self._fetchers = fetchers
         self._by_leader: dict[BrokerId, dict[TopicPartition, Partition]] = {}
 
     def of_leader(self, broker_id: BrokerId) -> list[Partition]:
@@ -42,23 +41,20 @@ class FollowedPartitions:
         key = partition.topic_partition
         self._forget(key)
         if not _is_followed(partition):
-            if self.fetchers is not None:
-                self.fetchers.unassign(key)
+            self._fetchers.unassign(key)
             return
         self._by_leader.setdefault(partition.leader_id, {})[key] = partition
-        if self.fetchers is not None:
-            self.fetchers.assign(partition, image)
+        self._fetchers.assign(partition, image)
 
     def on_leader_changed(self, partition: Partition, image: MetadataImage) -> None:
         """The leader's broker came, went or changed: its address may be another."""
-        if _is_followed(partition) and self.fetchers is not None:
-            self.fetchers.assign(partition, image)
+        if _is_followed(partition):
+            self._fetchers.assign(partition, image)
 
     def forget(self, key: TopicPartition) -> None:
         """The partition isn't here any more."""
         self._forget(key)
-        if self.fetchers is not None:
-            self.fetchers.unassign(key)
+        self._fetchers.unassign(key)
 
     def _forget(self, key: TopicPartition) -> None:
         for followed in self._by_leader.values():

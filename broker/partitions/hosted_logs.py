@@ -1,8 +1,8 @@
 """The logs of the partitions that this broker hosts: made where there are none, removed when their partitions have gone.
 
 Guards: a partition doesn't get the log of an earlier topic of its name, nor a new one while an old one is on its way out. A log is removed
-only if the metadata hold that it has to go; else its folder is set aside (`strays`). It decides nothing about partitions: `replica_manager`
-says which ones are to be here.
+only if the metadata hold that it has to go; else its folder is set aside (`strays`). It decides nothing about partitions:
+`assigned_partitions` says which ones are to be here.
 """
 
 from __future__ import annotations
@@ -20,12 +20,29 @@ _PARTITIONS_NAMED: Final = 5
 """In a line about any number of them."""
 
 
+class OfflinePartitions:
+    """Partitions of this broker that it cannot serve: their log directory is offline, or their log could not be created or loaded."""
+
+    def __init__(self) -> None:
+        self.keys: frozenset[TopicPartition] = frozenset()
+        """Another object after each change, by which others know that it is different."""
+
+    def add(self, keys: Iterable[TopicPartition]) -> None:
+        """These can't be served from now on."""
+        self.keys = self.keys.union(keys)
+
+    def discard(self, keys: Iterable[TopicPartition]) -> None:
+        """These can, or aren't this broker's any more."""
+        self.keys = self.keys.difference(keys)
+
+
 class HostedLogs:
-    """The logs of the partitions that are here. Part of the replica manager."""
+    """The logs of the partitions that are here. Part of `AssignedPartitions`."""
 
     def __init__(
         self,
         log_manager: LogManager,
+        offline: OfflinePartitions,
         log: Any,
         *,
         on_free: Callable[[Iterable[str]], None],
@@ -35,8 +52,7 @@ class HostedLogs:
 
         `has_to_go` answers whether the metadata hold that a log of this topic id and with this latest leader epoch is to be removed.
         """
-        self.offline: frozenset[TopicPartition] = frozenset()
-        """Partitions of this broker that it can't serve: their log directory is offline, or their log could not be made or loaded."""
+        self._offline = offline
         self._log_manager = log_manager
         self._log = log
         self._on_free = on_free
@@ -66,6 +82,10 @@ class HostedLogs:
             lost = list(self._log_manager.lost_directories)
             self._log.error("partitions are offline with their log directories", partitions=len(offline), missing_directories=lost)
 
+    def has(self, key: TopicPartition) -> bool:
+        """Whether a partition has a log here, of whichever topic id."""
+        return key in self._log_manager.logs
+
     def open(self, key: TopicPartition, topic_id: TopicId, config: LogConfig) -> Log | None:
         """The log of a partition, created where there is none; None when its directory can't be written, or its name isn't free."""
         log = self._log_manager.logs.get(key)
@@ -76,28 +96,28 @@ class HostedLogs:
             if key in self._leaving:
                 return None
             if key in self._stuck:
-                self.offline |= {key}
+                self._offline.add((key,))
                 return None
             try:
                 log = self._log_manager.create_log(key, topic_id, config)
             except StorageError as error:
-                if key not in self.offline:
+                if key not in self._offline.keys:
                     self._failed.setdefault(key, error)
                 if error.is_passing:
                     self._without_room.add(key.topic)
                 return None
-            if key in self.offline:
-                self.offline -= {key}
-        if log.offline and key not in self.offline:
-            self.offline |= {key}  # Its directory has failed before its partition was here.
+            if key in self._offline.keys:
+                self._offline.discard((key,))
+        if log.offline and key not in self._offline.keys:
+            self._offline.add((key,))  # Its directory has failed before its partition was here.
         return log
 
     def tell_failed(self) -> None:
-        """Those that could not be made are offline from now on: one line for each directory. To be called after many were asked for."""
+        """Logs that could not be created are offline from now on: one line for each directory. To be called after many were asked for."""
         failed, self._failed = self._failed, {}
         if not failed:
             return
-        self.offline = self.offline.union(failed)  # Another object each time, by which others know that it is different.
+        self._offline.add(failed)
         by_directory: dict[str, list[TopicPartition]] = {}
         for key, error in failed.items():
             by_directory.setdefault(self._directory_of(error), []).append(key)
@@ -112,20 +132,14 @@ class HostedLogs:
 
     def _directory_of(self, error: StorageError) -> str:
         """The log directory that an error is about, or what it names instead: several that are missing."""
-        return next((path for path in self._log_manager.paths if error.path == path or error.path.startswith(f"{path}/")), error.path)
-
-    def add_offline(self, partitions: Iterable[TopicPartition]) -> None:
-        """The log directory of these has failed."""
-        self.offline |= set(partitions)
+        return next(
+            (path for path in self._log_manager.directories.paths if error.path == path or error.path.startswith(f"{path}/")), error.path
+        )
 
     def take_without_room(self) -> set[str]:
-        """Topics with partitions that could not be made since a disk was full. Once."""
+        """Topics with partitions that could not be created because a disk was full. Once."""
         names, self._without_room = self._without_room, set()
         return names
-
-    def forget_offline(self, gone: Iterable[TopicPartition]) -> None:
-        """These aren't this broker's any more."""
-        self.offline -= set(gone)
 
     def remove(self, logs: Mapping[TopicPartition, TopicId]) -> None:
         """Let logs of these topic ids go; topics can have the names again when `on_free` is called.

@@ -13,18 +13,17 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from lowtide.broker.slices import run_in_slices
 from lowtide.protocol.types import BrokerEpoch, BrokerId, TopicPartition
+from lowtide.replication import in_sync_replicas
 from lowtide.replication.partition import Partition, PartitionChange
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterable, Iterator
 
-    from lowtide.broker.partitions.delayed.queue import DelayedQueue
+    from lowtide.broker.partitions.delayed.waiting import Waiting
     from lowtide.metadata.image import MetadataImage
     from lowtide.metadata.store import Revision
-    from lowtide.replication.follower_state import FollowerFetch, FollowerState
-    from lowtide.replication.leadership import Leadership
-    from lowtide.replication.leadership_state import IsrProposal
+    from lowtide.replication.leadership import FollowerFetch, FollowerState, IsrProposal, Leadership
     from lowtide.runtime.clock import Clock
 
 LOOK_PART: Final = 8
@@ -37,8 +36,10 @@ LOOK_MS_MAX: Final = 2000
 class IsrWriter(Protocol):
     """Who writes changes of ISRs to the metadata store."""
 
-    def submit(self, partition: Partition, leadership: Leadership, proposal: IsrProposal) -> None:
-        """Write what was just proposed; the leadership gets the outcome."""
+    def submit(
+        self, partition: Partition, leadership: Leadership, proposal: IsrProposal, on_withdrawn: Callable[[Partition], None]
+    ) -> None:
+        """Write what was just proposed; the leadership gets the outcome. `on_withdrawn` is called if it doesn't count any more."""
         ...
 
 
@@ -50,33 +51,52 @@ class FollowerRequest(Protocol):
         ...
 
 
-class WaitingReplicas(Protocol):
-    """What is asked of the replica manager: the image that it acts on, and the requests that wait."""
+class ParkedFetches:
+    """Followers' fetches that wait here, by their brokers."""
 
-    image: MetadataImage | None
-    is_fenced: Callable[[], bool] | None
-    fetches: DelayedQueue
-    follower_fetches: DelayedQueue
-    commits: DelayedQueue
-    deletes: DelayedQueue
+    def __init__(self) -> None:
+        self._requests: dict[BrokerId, dict[FollowerRequest, None]] = {}
+
+    def add(self, broker_id: BrokerId, request: FollowerRequest) -> None:
+        """A follower's fetch begins to wait."""
+        self._requests.setdefault(broker_id, {})[request] = None
+
+    def remove(self, broker_id: BrokerId, request: FollowerRequest) -> None:
+        """It doesn't wait any more."""
+        self._requests.get(broker_id, {}).pop(request, None)
+
+    def wake(self, broker_id: BrokerId) -> None:
+        """Answer what waits of a follower: there is a partition that it must add (rule DR5)."""
+        for request in list(self._requests.get(broker_id, ())):
+            request.wake()
 
 
 class LedPartitions:
-    """The partitions that this broker leads. Part of the replica manager."""
+    """The partitions that this broker leads. The replica manager is built over it."""
 
-    def __init__(self, replicas: WaitingReplicas, clock: Clock, loop: asyncio.AbstractEventLoop, *, lag_time_max_ms: int) -> None:
-        """`lag_time_max_ms` is `replica.lag.time.max.ms`."""
+    def __init__(
+        self,
+        waiting: Waiting,
+        isr_writer: IsrWriter,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        lag_time_max_ms: int,
+        is_fenced: Callable[[], bool] | None,
+    ) -> None:
+        """`lag_time_max_ms` is `replica.lag.time.max.ms`; `is_fenced` is None for a broker that may always act."""
         self.lag_time_max_ms = lag_time_max_ms
-        self.writer: IsrWriter | None = None
-        """None where ISRs never change: without a metadata session, in tests."""
+        self.parked = ParkedFetches()
         self.by_follower: dict[BrokerId, dict[TopicPartition, Partition]] = {}
         self.newest_leadership_ms = -lag_time_max_ms
         """When this broker last began to lead a partition with several replicas, on the monotonic clock."""
         self._partitions: dict[TopicPartition, Partition] = {}
-        self._parked: dict[BrokerId, dict[FollowerRequest, None]] = {}
         self._unseen: dict[BrokerId, BrokerEpoch] = {}
         """Of followers that fetched under a registration that the image doesn't show, the newest."""
-        self._replicas = replicas
+        self._image: MetadataImage | None = None
+        self._waiting = waiting
+        self._isr_writer = isr_writer
+        self._is_fenced = is_fenced
         self._clock = clock
         self._loop = loop
         self._look_timer: asyncio.TimerHandle | None = None
@@ -88,6 +108,10 @@ class LedPartitions:
 
     def __len__(self) -> int:
         return len(self._partitions)
+
+    def follow(self, image: MetadataImage) -> None:
+        """Act on these metadata from now on."""
+        self._image = image
 
     # ------------------------------------------------------------------ leaderships
     def on_become(self, partition: Partition, *, changed: bool) -> None:
@@ -102,7 +126,7 @@ class LedPartitions:
         if changed:
             self.newest_leadership_ms = self._clock.monotonic_ms()
             for follower in leadership.followers:
-                self.wake_parked(follower)
+                self.parked.wake(follower)
         self.look_at(partition)
         self._set_look_timer()
 
@@ -127,10 +151,10 @@ class LedPartitions:
 
     def on_broker_changed(self, partition: Partition, broker_id: BrokerId) -> None:
         """A follower's broker came, went, registered again, wants to stop, or lost a directory."""
-        image, leadership = self._replicas.image, partition.leadership
+        image, leadership = self._image, partition.leadership
         if leadership is not None and image is not None:
             if leadership.follow_broker(broker_id, image):
-                self.wake_parked(broker_id)
+                self.parked.wake(broker_id)
             self.look_at(partition)
 
     def take_settled(self, revision: Revision) -> list[BrokerId]:
@@ -143,7 +167,7 @@ class LedPartitions:
     # ------------------------------------------------------------------ fetches of followers
     def on_fetch(self, partition: Partition, fetch: FollowerFetch) -> FollowerState | None:
         """Take over an accepted fetch, and what follows from it. None where nothing is taken over yet; see `Leadership.note_fetch`."""
-        leadership, image = partition.leadership, self._replicas.image
+        leadership, image = partition.leadership, self._image
         assert leadership is not None
         assert image is not None
         now_ms = self._clock.monotonic_ms()
@@ -156,39 +180,26 @@ class LedPartitions:
             self.on_high_watermark(partition)
         if fetch.broker_id not in leadership.maximal_isr:
             self._propose(partition, leadership, now_ms)
-        if partition.topic_partition in self._replicas.deletes.watched:
-            self._replicas.deletes.advance(partition.topic_partition, leadership.low_watermark(image, now_ms))
+        if partition.topic_partition in self._waiting.deletes.watched:
+            self._waiting.deletes.advance(partition.topic_partition, leadership.low_watermark(image, now_ms))
         return follower
-
-    def park(self, broker_id: BrokerId, request: FollowerRequest) -> None:
-        """A follower's fetch begins to wait."""
-        self._parked.setdefault(broker_id, {})[request] = None
-
-    def unpark(self, broker_id: BrokerId, request: FollowerRequest) -> None:
-        """It doesn't wait any more."""
-        self._parked.get(broker_id, {}).pop(request, None)
 
     def lacks_some(self, broker_id: BrokerId, fetched: int, now_ms: int) -> bool:
         """Whether a follower fetches fewer partitions than it should, while one of them may have been given to it lately."""
         if now_ms - self.newest_leadership_ms > self.lag_time_max_ms:
             return False
-        image, followed = self._replicas.image, self.by_follower.get(broker_id, {})
+        image, followed = self._image, self.by_follower.get(broker_id, {})
         if image is None or fetched >= len(followed):
             return False
         return fetched < sum(image.replica_is_online(broker_id, partition.topic_id, key.partition) for key, partition in followed.items())
-
-    def wake_parked(self, broker_id: BrokerId) -> None:
-        """Answer what waits of a follower: there is a partition that it must add (rule DR5)."""
-        for request in list(self._parked.get(broker_id, ())):
-            request.wake()
 
     # ------------------------------------------------------------------ what rises
     def on_appended(self, partition: Partition) -> None:
         """Records were appended to a partition with followers."""
         partition.tell(PartitionChange.LOG_END)
-        if partition.topic_partition in self._replicas.follower_fetches.watched:
-            self._replicas.follower_fetches.advance(partition.topic_partition, partition.log.log_end_offset)
-        leadership, image = partition.leadership, self._replicas.image
+        if partition.topic_partition in self._waiting.follower_fetches.watched:
+            self._waiting.follower_fetches.advance(partition.topic_partition, partition.log.log_end_offset)
+        leadership, image = partition.leadership, self._image
         alone = leadership is not None and len(leadership.maximal_isr) == 1
         if alone and image is not None and partition.advance_high_watermark(image, self._clock.monotonic_ms()):
             self.on_high_watermark(partition)
@@ -197,13 +208,13 @@ class LedPartitions:
         """It rose: consumers may read more, producers have their acknowledgement."""
         key, high_watermark = partition.topic_partition, partition.log.high_watermark
         partition.tell(PartitionChange.HIGH_WATERMARK)
-        for queue in (self._replicas.fetches, self._replicas.commits):
+        for queue in (self._waiting.fetches, self._waiting.commits):
             if key in queue.watched:
                 queue.advance(key, high_watermark)
 
     def look_at(self, partition: Partition) -> None:
         """Compare with what should be: the ISR, the high watermark, the deletes that wait."""
-        leadership, image = partition.leadership, self._replicas.image
+        leadership, image = partition.leadership, self._image
         if leadership is None or image is None:
             return
         now_ms = self._clock.monotonic_ms()
@@ -211,19 +222,19 @@ class LedPartitions:
         if partition.advance_high_watermark(image, now_ms):
             self.on_high_watermark(partition)
         self._propose(partition, leadership, now_ms)
-        if partition.topic_partition in self._replicas.deletes.watched:
-            self._replicas.deletes.advance(partition.topic_partition, leadership.low_watermark(image, now_ms))
+        if partition.topic_partition in self._waiting.deletes.watched:
+            self._waiting.deletes.advance(partition.topic_partition, leadership.low_watermark(image, now_ms))
 
     def _propose(self, partition: Partition, leadership: Leadership, now_ms: int) -> None:
-        image, writer = self._replicas.image, self.writer
+        image = self._image
         if now_ms < self._patient_until_ms or self._was_paused(now_ms):
             return
-        if writer is None or image is None or (self._replicas.is_fenced is not None and self._replicas.is_fenced()):
+        if image is None or (self._is_fenced is not None and self._is_fenced()):
             return
-        proposal = leadership.next_proposal(image, now_ms)
+        proposal = in_sync_replicas.next_proposal(leadership, image, now_ms)
         if proposal is not None:
             leadership.propose(proposal)
-            writer.submit(partition, leadership, proposal)
+            self._isr_writer.submit(partition, leadership, proposal, self.look_at)
 
     # ------------------------------------------------------------------ time
     def _set_look_timer(self) -> None:
@@ -254,7 +265,7 @@ class LedPartitions:
 
     def _look_steps(self) -> Iterator[None]:
         for key in list(self._partitions):
-            partition, image = self._partitions.get(key), self._replicas.image
+            partition, image = self._partitions.get(key), self._image
             if partition is not None and partition.leadership is not None and image is not None:
                 self.look_at(partition)
                 yield
@@ -265,7 +276,7 @@ class LedPartitions:
 
     def await_slow_ones(self, keys: Iterable[TopicPartition]) -> None:
         """Deletes wait for these: be there when a replica that they wait for has been silent for too long."""
-        image = self._replicas.image
+        image = self._image
         if image is None:
             return
         now_ms = self._clock.monotonic_ms()
@@ -286,7 +297,7 @@ class LedPartitions:
 
     def _on_slow(self) -> None:
         self._slow_timer = None
-        waiting = list(self._replicas.deletes.watched)
+        waiting = list(self._waiting.deletes.watched)
         for key in waiting:
             partition = self._partitions.get(key)
             if partition is not None:

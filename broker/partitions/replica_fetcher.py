@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from lowtide.broker.network.peer_client import PeerError
-from lowtide.broker.partitions.leader_endpoint import LeaderEpochEnd, LeaderRange, ask_epochs, ask_ranges
+from lowtide.broker.partitions.follower_questions import FollowerQuestions, QuestionParts
 from lowtide.broker.partitions.truncation_lines import TruncationLines
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
@@ -29,15 +29,13 @@ from lowtide.replication.follower import (
     Simple,
     Truncate,
     decide,
-    decide_range,
     first_truncation,
     note_truncated,
     take,
-    truncation,
 )
 from lowtide.replication.follower_phase import FollowerEvent, Phase
 from lowtide.storage.directory.log_starts import LogStartIncrement
-from lowtide.storage.errors import StorageError
+from lowtide.storage.errors import StorageError, is_passing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,7 +93,14 @@ class ReplicaFetcher:
         self.failures = 0
         self._parts = parts
         self._wake = asyncio.Event()
-        self._asking: dict[TopicPartition, Following] = {}
+        questions = QuestionParts(
+            broker_id=parts.session.broker_id,
+            plan=self.plan,
+            clock=parts.clock,
+            timeout_ms=parts.timeout_ms,
+            carry_out=self._carry_out_later,
+        )
+        self._questions = FollowerQuestions(questions)
         self._refused_sessions = 0
         self._connected: tuple[PeerClient, BrokerEpoch] | None = None
         self._is_anew = False
@@ -113,10 +118,14 @@ class ReplicaFetcher:
             self._truncate(following, step)
         self._wake.set()
 
+    def _ask(self, following: Following, event: FollowerEvent) -> None:
+        self._questions.add(following, event)
+        self._wake.set()
+
     def remove(self, key: TopicPartition) -> None:
         """Follow it no more."""
         self.plan.remove(key)
-        self._asking.pop(key, None)
+        self._questions.remove(key)
         self._wake.set()
 
     def on_disk(self, key: TopicPartition) -> None:
@@ -153,8 +162,8 @@ class ReplicaFetcher:
             return UNREGISTERED_PAUSE_MS
         limits = parts.limits()
         try:
-            if self._asking:
-                await self._ask_all(client)
+            if self._questions:
+                await self._questions.ask(client)
             hold_ms = self.plan.hold_ms(parts.clock.monotonic_ms())
             if hold_ms > 0:
                 return hold_ms
@@ -181,7 +190,7 @@ class ReplicaFetcher:
         is_fenced = parts.replicas.is_fenced is not None and parts.replicas.is_fenced()
         if leader is None or is_fenced or parts.session.broker_epoch == 0:
             return None
-        client = parts.peers.client(self.leader_id, leader.inter_broker, "fetch")
+        client = parts.peers.client_of(leader, "fetch")
         self._connected, self._is_anew = (client, leader.epoch), False
         return client
 
@@ -262,6 +271,7 @@ class ReplicaFetcher:
             if not taken.counts:
                 return
         self.fetched_bytes += taken.appended_bytes
+        following.partition.traffic.replication_bytes_in += taken.appended_bytes
         if row.records:
             parts.throttle.record(*following.key, len(row.records))
         following.partition.follower_reads.note_answer(
@@ -320,12 +330,20 @@ class ReplicaFetcher:
         )
 
     def _on_truncated(self, following: Following, step: Truncate, error: OSError | None) -> None:
-        if error is None and not following.has_left:
-            if step.again and self.plan.version == OLD_FETCH_VERSION:
-                self._ask(following, FollowerEvent.ASK_EPOCH)
-            else:
-                following.on_event(FollowerEvent.SETTLED)
+        if error is None and not following.has_left and step.again and self.plan.version == OLD_FETCH_VERSION:
+            self._ask(following, FollowerEvent.ASK_EPOCH)
+            self._parts.on_settled(following.key)
+        else:
+            self._on_cut(following, error)
+
+    def _on_cut(self, following: Following, error: OSError | None) -> None:
+        """The log was cut, or is as it was for want of room or of a descriptor: then it is fetched again after a rest, and cut again."""
+        lacks_room = error is not None and is_passing(error)
+        if (error is None or lacks_room) and not following.has_left:
+            following.on_event(FollowerEvent.SETTLED)
         self._parts.on_settled(following.key)
+        if lacks_room and not following.has_left:
+            self._delay(following, Delay(f"its log can't be cut: {error}"))
 
     def _reset(self, following: Following, offset: Offset) -> None:
         following.on_event(FollowerEvent.CUT)
@@ -346,10 +364,8 @@ class ReplicaFetcher:
         self._parts.replicas.log_manager.begin_anew(log, offset, following.leader_epoch, is_wanted, partial(self._on_reset, following))
 
     def _on_reset(self, following: Following, error: OSError | None) -> None:
-        if error is None and not following.has_left:
-            following.on_event(FollowerEvent.SETTLED)
         self._parts.replicas.on_follower_appended(following.partition)
-        self._parts.on_settled(following.key)
+        self._on_cut(following, error)
 
     # ------------------------------------------------------------------ rests
     def _delay(self, following: Following, delay: Delay) -> None:
@@ -362,58 +378,6 @@ class ReplicaFetcher:
                 "replica is not fetched for a while", partition=str(following.key), leader=self.leader_id, reason=delay.reason
             )
         self.plan.delay(following, following.delayed_until_ms)
-
-    # ------------------------------------------------------------------ questions besides fetches
-    def _ask(self, following: Following, event: FollowerEvent) -> None:
-        following.on_event(event)
-        self._asking[following.key] = following
-        self.plan.touch(following)
-        self._wake.set()
-
-    def _asked_now(self, phase: Phase) -> list[Following]:
-        now_ms = self._parts.clock.monotonic_ms()
-        return [following for following in self._asking.values() if following.phase is phase and following.delayed_until_ms <= now_ms]
-
-    async def _ask_all(self, client: PeerClient) -> None:
-        """Ask what has to be known before some partitions can be fetched. Errors: PeerError; they are asked for again."""
-        parts = self._parts
-        ranges = self._asked_now(Phase.ASKING_RANGE)
-        if ranges:
-            found = await ask_ranges(client, parts.session.broker_id, ranges, parts.timeout_ms())
-            for following in ranges:
-                self._on_range(following, found.get(following.key))
-        epochs = self._asked_now(Phase.ASKING_EPOCH)
-        if epochs:
-            ends = await ask_epochs(client, parts.session.broker_id, epochs, parts.timeout_ms())
-            for following in epochs:
-                self._on_epoch(following, ends.get(following.key))
-
-    def _counts(self, following: Following, phase: Phase) -> bool:
-        """Whether an answer still counts for the partition."""
-        return not following.has_left and following.phase is phase and self._asking.get(following.key) is following
-
-    def _on_range(self, following: Following, found: LeaderRange | ErrorCode | None) -> None:
-        if not self._counts(following, Phase.ASKING_RANGE):
-            return
-        del self._asking[following.key]
-        following.on_event(FollowerEvent.ANSWERED)
-        if isinstance(found, LeaderRange):
-            self._carry_out_later(following, decide_range(following, found.start, found.end))
-        else:
-            self._delay(following, Delay(found.name if found is not None else "no answer to ListOffsets", lagging=True))
-
-    def _on_epoch(self, following: Following, found: LeaderEpochEnd | ErrorCode | None) -> None:
-        if not self._counts(following, Phase.ASKING_EPOCH):
-            return
-        if not isinstance(found, LeaderEpochEnd):
-            self._delay(following, Delay(found.name if found is not None else "no answer to OffsetForLeaderEpoch", lagging=True))
-            return
-        del self._asking[following.key]
-        following.on_event(FollowerEvent.ANSWERED)
-        self.plan.touch(following)
-        step = truncation(following.log, found.leader_epoch, found.end_offset)
-        if step.offset < following.log.log_end_offset:
-            self._truncate(following, step)
 
 
 def _wait_ms(throttle: ReplicationThrottle, following: Following) -> int:

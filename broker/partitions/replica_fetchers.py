@@ -7,7 +7,6 @@ epoch moves at once; what is under way for it then counts for nothing.
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lowtide.broker.partitions.replica_fetcher import FetcherParts, ReplicaFetcher
@@ -70,8 +69,7 @@ class ReplicaFetchers:
             on_settled=self._on_settled,
             on_idle=self._on_idle,
         )
-        manager = replicas.log_manager
-        manager.on_log_flushed = partial(self._on_log_flushed, manager.on_log_flushed)
+        replicas.log_manager.listen_to_flushes(self._on_log_flushed)
 
     # ------------------------------------------------------------------ what the replica manager says
     def assign(self, partition: Partition, image: MetadataImage) -> None:
@@ -148,8 +146,7 @@ class ReplicaFetchers:
         if leader_id is not None:
             self._by_leader[leader_id].on_disk(key)
 
-    def _on_log_flushed(self, then: Any, log: Log) -> None:
-        then(log)
+    def _on_log_flushed(self, log: Log) -> None:
         if self._leaders:
             self._on_settled(log.topic_partition)
 

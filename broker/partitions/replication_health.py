@@ -1,4 +1,4 @@
-"""How replication goes on this broker, in one place: for metrics, and once a minute for the operator, if it doesn't go well.
+"""The state of replication on this broker, in one place: for metrics, and once a minute for the operator, if it is unhealthy.
 
 Counted on demand, over the partitions that are here, so nothing is spent on it while requests are served. Words are those of
 Kafka's metrics (`UnderReplicatedPartitions`, `OfflinePartitionsCount`, `IsrShrinksPerSec`, `MaxLag`, `PurgatorySize`).
@@ -40,7 +40,7 @@ class ReplicationSnapshot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Changes of ISRs that the metadata store didn't take."""
     followed_partitions: int = 0
     lagging_partitions: int = 0
-    """Followed here, and lacking something that is committed, or not heard of yet."""
+    """Followed here, and lacking a committed record, or without a response yet."""
     lag_max: int = 0
     """Records that the one with most of them lacks, as of its leader's last answer."""
     fetched_bytes_total: int = 0
@@ -80,13 +80,12 @@ class ReplicationHealth:
         states = [partition.leadership.state for partition in led if partition.leadership is not None]
         followed = list(self._fetchers.followed())
         fetched_bytes, failures = self._fetchers.totals()
-        throttle = replicas.leader_throttle
         return ReplicationSnapshot(
             partitions=len(replicas.partitions),
             led_partitions=len(led),
             under_replicated_partitions=sum(len(state.isr) < len(state.replicas) - len(state.adding) for state in states),
             under_min_isr_partitions=sum(not partition.has_enough_in_sync for partition in led),
-            offline_replicas=len(replicas.hosted_logs.offline),
+            offline_replicas=len(replicas.offline.keys),
             offline_partitions=self._leaderless() if self._is_controller() else None,
             isr_shrinks_total=changes.shrinks,
             isr_expands_total=changes.expands,
@@ -96,10 +95,10 @@ class ReplicationHealth:
             lag_max=max((each.lag for each in followed), default=0),
             fetched_bytes_total=fetched_bytes,
             fetch_failures_total=failures,
-            throttled_sent_bytes_total=0 if throttle is None else throttle.quota.total_bytes,
+            throttled_sent_bytes_total=replicas.leader_throttle.quota.total_bytes,
             throttled_fetched_bytes_total=self._fetchers.throttle.quota.total_bytes,
-            parked_deletes=len(replicas.deletes),
-            parked_produces=len(replicas.commits),
+            parked_deletes=len(replicas.waiting.deletes),
+            parked_produces=len(replicas.waiting.commits),
         )
 
     def _leaderless(self) -> int:

@@ -1,8 +1,8 @@
 """The throttle of replication on one side of a broker: what it serves to followers as leader, or what it fetches as follower (KIP-73).
 
 Rates are set on brokers, `leader.replication.throttled.rate` and `follower.replication.throttled.rate`; the replicas that they hold for on
-topics. Both are looked at when they are needed, so a change holds at once. A throttled follower goes on fetching, for nothing but what has
-to be heard at once: log starts, high watermarks, that it lives.
+topics. Both are read when needed, so a change applies at once. A throttled follower continues to fetch, for nothing but what has
+to arrive at once: log starts, high watermarks, that it is live.
 
 Decisions are in `replication/replication_quota.py`.
 """

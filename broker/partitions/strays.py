@@ -13,9 +13,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.metadata.image import MetadataImage
-from lowtide.protocol.types import BrokerId, TopicPartition
+from lowtide.protocol.types import BrokerId, LeaderEpoch, TopicId, TopicPartition
 from lowtide.runtime.filesystem import FileSystem
 from lowtide.storage.log.log import Log
 
@@ -25,19 +24,19 @@ LEFT_ALONE: Final = "lowtide-left-alone"
 
 def settle_strays(
     image: MetadataImage,
+    broker_id: BrokerId,
     logs: Mapping[TopicPartition, Log],
-    replicas: ReplicaManager,
     filesystem: FileSystem,
     new_directories: Collection[str],
     log: Any,
-) -> None:
-    """Remove, set aside, or mark what a start found and the image doesn't give to this broker.
+) -> dict[TopicPartition, TopicId]:
+    """Mark what a start found, the image doesn't give to this broker, and is to stay. Returns what has to leave, with its topic ids.
 
     `new_directories` weren't used by Lowtide before this start.
     """
-    strays = {}
+    strays: dict[TopicPartition, TopicId] = {}
     for key, each in logs.items():
-        if _is_here(image, key, replicas.broker_id) or each.offline:
+        if _is_here(image, key, broker_id) or each.offline:
             continue
         mark = f"{each.directory}/{LEFT_ALONE}"
         if filesystem.exists(mark):
@@ -47,8 +46,19 @@ def settle_strays(
             log.warning("log is of no topic, it is left alone", partition=str(key), path=each.directory)
         else:
             strays[key] = each.topic_id
-    if strays:
-        replicas.remove(strays)
+    return strays
+
+
+def has_to_go(image: MetadataImage, broker_id: BrokerId, key: TopicPartition, topic_id: TopicId, latest_epoch: LeaderEpoch) -> bool:
+    """Whether the metadata hold that a log is to be removed: its topic was deleted, or its partition is elsewhere by now.
+
+    `latest_epoch` is the newest leader epoch that the log has seen: metadata that are older than that prove nothing.
+    """
+    topic = image.topic_by_id(topic_id)
+    if topic is None or key.partition >= len(topic.partitions):
+        return topic_id in image.deleted_topics
+    state = topic.partitions[key.partition]
+    return broker_id not in state.replicas and latest_epoch <= state.leader_epoch
 
 
 def _is_here(image: MetadataImage, key: TopicPartition, broker_id: BrokerId) -> bool:

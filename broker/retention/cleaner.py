@@ -5,7 +5,7 @@
 the next is looked for at once, and after `log.cleaner.backoff.ms` where none is due.
 
 Guards: one compaction of a log at a time. A log whose own bytes are at fault is logged once and left alone until the broker starts again;
-others go on. A full disk, or a process that is gone, is logged once and tried again; a disk that fails takes its directory offline.
+others continue. A full disk, or a process that is gone, is logged once and tried again; a disk that fails takes its directory offline.
 
 Source: Kafka's LogCleaner, LogCleanerManager.grabFilthiestCompactedLog.
 """
@@ -21,7 +21,6 @@ from lowtide.broker.context import BrokerContext
 from lowtide.broker.retention.deletion_ledger import DeletionLedger
 from lowtide.broker.slices import run_in_slices
 from lowtide.protocol.types import TopicPartition
-from lowtide.replication.partition import MAXIMUM_DECOMPRESSED_BYTES
 from lowtide.runtime.heavy_work import NO_RATE_LIMIT, HeavyWorker
 from lowtide.storage.compaction.cleanable import Cleanable, LogEnds, find_cleanable
 from lowtide.storage.compaction.log_cleaning import CleaningLimits, CleaningReport, LogCleaning
@@ -30,6 +29,7 @@ from lowtide.storage.errors import DamagedSegmentError, StorageError
 from lowtide.storage.log.log import Log
 from lowtide.storage.log.retention_plan import Reason
 from lowtide.storage.log.segment_ages import SegmentAges
+from lowtide.storage.log.validation_rules import MAXIMUM_DECOMPRESSED_BYTES
 
 LOGS_PER_STEP: Final = 16
 """Looked at between two looks at the clock."""
@@ -106,7 +106,7 @@ class Cleaner:
         for key in [key for key, log in self.uncleanable.items() if self._log_manager.logs.get(key) is not log]:
             del self.uncleanable[key]
         self._told = {key: reason for key, reason in self._told.items() if key in self._log_manager.logs}
-        yield from self._log_manager.write_cleaner_checkpoints()
+        yield from self._log_manager.directories.write_cleaner_checkpoints()
         for number, log in enumerate(list(self._log_manager.logs.values())):
             if number % LOGS_PER_STEP == 0:
                 yield
@@ -119,7 +119,7 @@ class Cleaner:
     def _cleanable(self, log: Log) -> Cleanable | None:
         """What of a log may be compacted now; None where none of it ever is, or not now."""
         key = log.topic_partition
-        if "compact" not in log.config.cleanup_policy or log.offline or log.unsettled or len(log.segments) == 1:
+        if "compact" not in log.config.cleanup_policy or log.offline or log.unsettled or log.swaps.is_taken or len(log.segments) == 1:
             return None
         if key in self._running or key in self._resting or key in self.uncleanable or self._log_manager.logs.get(key) is not log:
             return None

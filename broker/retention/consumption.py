@@ -120,7 +120,7 @@ class Consumption:
         if node is None:
             return "it is away"
         request = DescribeConsumedOffsetsRequest(topics=batch)
-        client = self._peers.client(broker_id, node.inter_broker, PURPOSE)
+        client = self._peers.client_of(node, PURPOSE)
         try:
             answer: DescribeConsumedOffsetsResponse = await client.request(ApiKey.DESCRIBE_CONSUMED_OFFSETS, _VERSION, request, REQUEST_MS)
         except PeerError as error:

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import msgspec
 
+from lowtide.broker.retention.deleted_counts import DeletedCount, total_counts
 from lowtide.protocol.types import Offset, TopicPartition
 from lowtide.replication.partition import Partition
 from lowtide.storage.log.log import Log
@@ -33,15 +34,6 @@ LINES_AT_ONCE: Final = 32
 """Some two milliseconds."""
 
 _Key = tuple[str, Reason]
-
-
-class DeletedCount(msgspec.Struct):
-    """What went from a topic for one reason, since the broker started."""
-
-    segments: int = 0
-    size_bytes: int = 0
-    offsets: int = 0
-    """Compaction may have left fewer records."""
 
 
 class _Untold(msgspec.Struct):
@@ -58,6 +50,8 @@ class DeletionLedger:
 
     def __init__(self, partitions: Mapping[tuple[str, int], Partition], loop: asyncio.AbstractEventLoop, log: Any) -> None:
         self._counts: dict[str, dict[Reason, DeletedCount]] = {}
+        self._gone = total_counts([])
+        """What topics have counted that are gone."""
         self.has_more = asyncio.Event()
         """Set when a log start has risen or segments have left a log."""
         self._partitions = partitions
@@ -74,6 +68,10 @@ class DeletionLedger:
         """By topic and reason."""
         return {(topic, reason): count for topic, counts in self._counts.items() for reason, count in counts.items()}
 
+    def totals(self) -> dict[Reason, DeletedCount]:
+        """By reason, of all topics, those that are gone included."""
+        return total_counts([self._gone, *self._counts.values()])
+
     def expect(self, key: TopicPartition, deletions: Sequence[Deletion]) -> None:
         """Retention is about to delete these."""
         expected = tuple(deletion for deletion in deletions if deletion.reason is not Reason.LOG_START)
@@ -82,9 +80,14 @@ class DeletionLedger:
 
     def forget_all_but(self, topics: Container[str]) -> None:
         """Forget topics that are gone."""
+        self._gone = total_counts([self._gone, *(counts for topic, counts in self._counts.items() if topic not in topics)])
         self._counts = {topic: counts for topic, counts in self._counts.items() if topic in topics}
         self._expected = {key: expected for key, expected in self._expected.items() if key in self._partitions}
         self._quiet_until = {key: until for key, until in self._quiet_until.items() if key[0] in topics}
+
+    def on_not_erased(self, log: Log, reason: str) -> None:
+        """A log is damaged where its deleted records are to be erased."""
+        self._log.error("a log can't be erased, its deleted records stay", partition=str(log.topic_partition), reason=reason)
 
     def on_prefix_deleted(self, log: Log, before: Offset, removed: Sequence[RemovedSegment]) -> None:
         """A log start has risen from `before`, and these segments left the log; perhaps only one of the two."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Final
@@ -24,7 +24,8 @@ from lowtide.broker.config.dynamic_config import BrokerConfigs
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.groups.consumed import NOT_CONSUMED
 from lowtide.broker.retention.consumption import Asked, Consumption, Doubt, Outcome
-from lowtide.broker.retention.deletion_ledger import DeletedCount, DeletionLedger
+from lowtide.broker.retention.deleted_counts import DeletedCount
+from lowtide.broker.retention.deletion_ledger import DeletionLedger
 from lowtide.broker.slices import walk_in_slices
 from lowtide.protocol.types import Offset
 from lowtide.replication.partition import Partition
@@ -44,7 +45,7 @@ DISK_MS: Final = 1_000
 """How long they are waited for before the next ones follow."""
 
 ASKED_MAX: Final = 10_000
-"""Partitions whose consumption is asked for in one pass: a few megabytes. The next pass goes on where this one ended."""
+"""Partitions whose consumption is asked for in one pass: a few megabytes. The next pass continues where this one ended."""
 
 
 class Retention:
@@ -56,10 +57,13 @@ class Retention:
         self.times = times
         self.consumption = consumption
         self.ledger = DeletionLedger(broker.replicas.partitions, loop, broker.log)
+        self.held: Mapping[str, int] = {}
+        """Partitions whose consumed records each group keeps, as the last pass found: it is the slowest, or has not committed."""
         self.next_check_ms: int | None = None
         """When the next pass begins, by the wall clock; None while one is under way."""
         self._replicas = broker.replicas
         self._replicas.log_manager.listen_to_deletions(self.ledger.on_prefix_deleted)
+        self._replicas.log_manager.listen_to_erasing(self.ledger.on_not_erased)
         self._configs = broker.configs
         self._clock = broker.clock
         self._turns = broker.turns
@@ -112,6 +116,7 @@ class Retention:
             asked: list[Asked] = []
             await walk_in_slices(self._turns, self._note_askable(asked))
             consumed = await self._ask(asked)
+            self.held = Counter(each.group_id for each in consumed.values() if each.group_id is not None)
         left = deque(self._replicas.partitions.items())
         while left:
             await walk_in_slices(self._turns, self._steps(left, consumed))

@@ -1,11 +1,13 @@
-"""SASL as a client speaks it: PLAIN (RFC 4616), SCRAM-SHA-256 and -512 (RFC 5802, 7677). Tokens in, tokens out.
+"""SASL as a client speaks it: PLAIN (RFC 4616), SCRAM-SHA-256 and -512 (RFC 5802, 7677), OAUTHBEARER (RFC 7628). Tokens in, tokens out.
 
     PLAIN_BEGINS ── start ──> PASSWORD_SENT ── any answer ──> DONE
+    OAUTH_BEGINS ── start ──> BEARER_SENT ── an empty answer ──> DONE
+    BEARER_SENT ── a challenge, which says why ──> BEARER_REFUSED ── anything ──> SaslError
     SCRAM_BEGINS ── start ──> FIRST_SENT ── a challenge that continues our nonce ──> PROOF_SENT ── the broker's own proof ──> DONE
     FIRST_SENT, PROOF_SENT ── anything else ──> SaslError
 
 Neither names nor passwords are normalized (SASLprep), as in Kafka. PLAIN sends the password as it is: without TLS anything on the way
-reads it. SCRAM also proves that the broker has the password.
+reads it, and so does OAUTHBEARER with the token of its issuer. SCRAM also proves that the broker has the password.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import base64
 import binascii
 import hashlib
 import hmac
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -27,22 +30,30 @@ ITERATIONS_MAX: Final = 100_000
 
 TOKEN_BYTES_MAX: Final = 64 * 1024
 
+BEARER: Final = re.compile(r"[-_.A-Za-z0-9]{1,65000}", re.ASCII)
+"""A token of an issuer, as Kafka takes it: a JSON Web Token. The limit lets it fit into `TOKEN_BYTES_MAX`."""
+
 _NO_CHANNEL_BINDING: Final = b"n,,"
+_TOKEN_EXTENSION: Final = ",tokenauth=true"  # noqa: S105 - a flag
 
 Attributes: TypeAlias = Mapping[bytes, bytes]
 
 
 class SaslError(Exception):
-    """The exchange can't go on: one sentence."""
+    """The exchange cannot continue: one message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaslSettings:
-    """Who we say we are. `repr` doesn't show the password."""
+    """Who we say we are. `repr` shows neither password nor token."""
 
     mechanism: str
     username: str = ""
     password: str = field(default="", repr=False)
+    token: str = field(default="", repr=False)
+    """What an issuer has signed, for OAUTHBEARER. It ends: each login has the one of then."""
+    by_token: bool = False
+    """Whether the name is the id of a delegation token, and the password its HMAC as base64 (KIP-48). Only SCRAM has that."""
 
 
 class State(Enum):
@@ -50,9 +61,12 @@ class State(Enum):
 
     PLAIN_BEGINS = "nothing is sent yet; the mechanism is PLAIN"
     SCRAM_BEGINS = "nothing is sent yet; the mechanism is SCRAM"
+    OAUTH_BEGINS = "nothing is sent yet; the mechanism is OAUTHBEARER"
     PASSWORD_SENT = "PLAIN: name and password are sent"  # noqa: S105
     FIRST_SENT = "SCRAM: name and nonce are sent, the broker's challenge comes next"
     PROOF_SENT = "SCRAM: our proof is sent, the broker's own comes next"
+    BEARER_SENT = "OAUTHBEARER: the issuer's token is sent"
+    BEARER_REFUSED = "OAUTHBEARER: the token is not accepted, and the broker ends the exchange next"
     DONE = "both sides are satisfied"
 
 
@@ -60,13 +74,20 @@ class Event(Enum):
     """What a broker's token is."""
 
     START = "no token: the exchange begins"
+    EMPTY = "nothing in it"
     UNREADABLE = "not a list of attributes as SCRAM has them, or too long"
     EXTENSION = "has the attribute m, an extension that must be understood"
     ERROR = "has the attribute e"
     ATTRIBUTES = "any other list of attributes"
 
 
-_BEGINS: Final = {"PLAIN": State.PLAIN_BEGINS, "SCRAM-SHA-256": State.SCRAM_BEGINS, "SCRAM-SHA-512": State.SCRAM_BEGINS}
+_BEGINS: Final = {
+    "PLAIN": State.PLAIN_BEGINS,
+    "SCRAM-SHA-256": State.SCRAM_BEGINS,
+    "SCRAM-SHA-512": State.SCRAM_BEGINS,
+    "OAUTHBEARER": State.OAUTH_BEGINS,
+}
+_ANSWERS: Final = (Event.EMPTY, Event.UNREADABLE, Event.EXTENSION, Event.ERROR, Event.ATTRIBUTES)
 _HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
 
@@ -76,7 +97,7 @@ class SaslExchange:
     def __init__(self, settings: SaslSettings, nonce: str) -> None:
         """Errors: SaslError for a mechanism that isn't supported."""
         if settings.mechanism not in _BEGINS:
-            message = f"the SASL mechanism {settings.mechanism} is not supported yet; PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512 are"
+            message = f"the SASL mechanism {settings.mechanism} is not supported yet; {', '.join(_BEGINS)} are"
             raise SaslError(message)
         self.state = _BEGINS[settings.mechanism]
         self._settings = settings
@@ -101,12 +122,25 @@ class SaslExchange:
         self.state = State.PASSWORD_SENT
         return f"\0{username}\0{password}".encode()
 
+    def _send_bearer(self, _received: bytes, _attributes: Attributes) -> bytes:
+        if BEARER.fullmatch(self._settings.token) is None:
+            raise SaslError("the token for OAUTHBEARER is empty, or has characters that a JSON Web Token can't have")
+        self.state = State.BEARER_SENT
+        return f"n,,\x01auth=Bearer {self._settings.token}\x01\x01".encode()
+
+    def _acknowledge(self, _received: bytes, _attributes: Attributes) -> bytes:
+        self.state = State.BEARER_REFUSED
+        return b"\x01"
+
+    def _refuse_answer(self, _received: bytes, _attributes: Attributes) -> None:
+        raise SaslError("the broker didn't accept the token, and then didn't end the login")
+
     def _finish(self, _received: bytes, _attributes: Attributes) -> None:
         self.state = State.DONE
 
     def _send_first(self, _received: bytes, _attributes: Attributes) -> bytes:
         name = self._settings.username.replace("=", "=3D").replace(",", "=2C")
-        self._first_bare = f"n={name},r={self._nonce}".encode()
+        self._first_bare = f"n={name},r={self._nonce}{_TOKEN_EXTENSION if self._settings.by_token else ''}".encode()
         self.state = State.FIRST_SENT
         return _NO_CHANNEL_BINDING + self._first_bare
 
@@ -145,14 +179,19 @@ class SaslExchange:
     TABLE: ClassVar[Mapping[State, Mapping[Event, Callable[[SaslExchange, bytes, Attributes], bytes | None]]]] = {
         State.PLAIN_BEGINS: {Event.START: _send_password},
         State.SCRAM_BEGINS: {Event.START: _send_first},
-        State.PASSWORD_SENT: dict.fromkeys((Event.UNREADABLE, Event.EXTENSION, Event.ERROR, Event.ATTRIBUTES), _finish),
+        State.OAUTH_BEGINS: {Event.START: _send_bearer},
+        State.PASSWORD_SENT: dict.fromkeys(_ANSWERS, _finish),
+        State.BEARER_SENT: dict.fromkeys(_ANSWERS, _acknowledge) | {Event.EMPTY: _finish},
+        State.BEARER_REFUSED: dict.fromkeys(_ANSWERS, _refuse_answer),
         State.FIRST_SENT: {
+            Event.EMPTY: _refuse_unreadable,
             Event.UNREADABLE: _refuse_unreadable,
             Event.EXTENSION: _refuse_extension,
             Event.ERROR: _send_proof,  # which refuses a challenge without nonce, salt and iterations
             Event.ATTRIBUTES: _send_proof,
         },
         State.PROOF_SENT: {
+            Event.EMPTY: _refuse_unreadable,
             Event.UNREADABLE: _refuse_unreadable,
             Event.EXTENSION: _check_proof,
             Event.ERROR: _refuse_error,
@@ -165,6 +204,8 @@ class SaslExchange:
 
 def _classified(token: bytes) -> tuple[Event, Attributes]:
     """What a token is; `r=...,s=...` also as a mapping."""
+    if not token:
+        return Event.EMPTY, {}
     if len(token) > TOKEN_BYTES_MAX:
         return Event.UNREADABLE, {}
     found: dict[bytes, bytes] = {}

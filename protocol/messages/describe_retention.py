@@ -65,6 +65,10 @@ class RetainedPartition(Message, kw_only=True):
     segment_end: Int64 = UNKNOWN
     segment_bytes: Int64 = 0
     is_active: Bool = False
+    unfreed_bytes: Int64 = 0
+    """Of `size_bytes`: below the log start, and not freed yet. An estimate by offsets."""
+    unfreed_waits_for: String = ""
+    """What for: `round`, `reader`, `batch`, `file-system`, `compacted`, `switched-off`."""
     hold: String = ""
     rules: list[RetentionRule] = msgspec.field(default_factory=list)
 

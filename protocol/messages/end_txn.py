@@ -24,7 +24,7 @@ class EndTxnRequest(ApiMessage, kw_only=True):
 
 
 class EndTxnResponse(ApiMessage, kw_only=True):
-    """What became of it, and with which id and epoch the producer goes on."""
+    """The result, and the id and epoch with which the producer continues."""
 
     VERSIONS: ClassVar = Versions("0-5")
     FLEXIBLE: ClassVar = Versions("3+")

@@ -1,7 +1,7 @@
 """SaslHandshake (key 17): which SASL mechanism the client wants, and which the broker has.
 
-Version 1 says that SaslAuthenticate follows (KIP-152); after version 0 bare tokens would, which isn't spoken here. Field by field this is
-Kafka's SaslHandshakeRequest/Response.
+Version 1 says that SaslAuthenticate follows (KIP-152), after version 0 bare tokens do. Field by field this is Kafka's
+SaslHandshakeRequest/Response.
 """
 
 from __future__ import annotations

@@ -117,3 +117,16 @@ def _load() -> CompiledWalk | None:
 
 
 compiled: Final[CompiledWalk | None] = _load()
+
+
+def why_plain() -> str | None:
+    """Why there is no compiled module though nothing asked for that; None where there is one, or `LOWTIDE_PURE` does without."""
+    if compiled is not None or os.environ.get(PURE_VARIABLE, "") not in ("", "0"):
+        return None
+    try:
+        importlib.import_module("lowtide.protocol.native.walk")
+    except ModuleNotFoundError:
+        return "it was not compiled when Lowtide was installed"
+    except ImportError as error:
+        return str(error)
+    return "it is left from another version of Lowtide"

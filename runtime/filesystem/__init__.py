@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from lowtide.runtime.filesystem.failures import FailureKind, failure_kind, is_passing
 from lowtide.runtime.filesystem.later import FileToSync, Syncable
-from lowtide.runtime.filesystem.port import AlreadyLockedError, Buffer, File, FileSystem, Lock
+from lowtide.runtime.filesystem.port import AlreadyLockedError, Buffer, CannotPunchError, File, FileSystem, Lock
 from lowtide.runtime.filesystem.real import OsFile, OsFileSystem
 
 __all__ = [
     "AlreadyLockedError",
     "Buffer",
+    "CannotPunchError",
     "FailureKind",
     "File",
     "FileSystem",

@@ -4,7 +4,7 @@ Every file and every folder exists twice: as the process sees it, and as the pla
 two. `sync` and `sync_directory` empty those lists; `power_cut` lets chance decide over them:
 
 * each unsynced change of a file is kept, lost, or torn: some of its 512-byte sectors arrive, the file may have grown over the others,
-  and they are zeros. Changes are decided one by one, so a later one may survive an earlier one.
+  and they are zeros; of a torn hole some sectors are zeros. Changes are decided one by one, so a later one may survive an earlier one.
 * of each folder's unsynced changes (create, rename, remove) a prefix survives; folders are independent of each other.
 
 That is harsher than ext4 in its usual mode, on purpose: code that survives it relies on nothing but what the port promises.
@@ -16,41 +16,23 @@ Sources: "All File Systems Are Not Created Equal" (Pillai and others, OSDI 2014)
 from __future__ import annotations
 
 import errno
-import os
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final, Literal, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Final
 
-from lowtide.runtime.filesystem.nodes import FileNode, Folder, FolderChange, Node
-from lowtide.runtime.filesystem.port import DEFAULT_FILE_MODE, TEMPORARY_SUFFIX, AlreadyLockedError, Buffer
+from lowtide.runtime.filesystem.nodes import FileNode, Folder, FolderChange
+from lowtide.runtime.filesystem.planned_faults import NEED_ROOM, Operation, PlannedFaults
+from lowtide.runtime.filesystem.port import DEFAULT_FILE_MODE, TEMPORARY_SUFFIX, AlreadyLockedError, Buffer, CannotPunchError
+from lowtide.runtime.filesystem.tree import check_replacing, file_at, files_below, find, folder_at, parent_of, path_error, path_parts
 from lowtide.runtime.random import Random
-
-Operation: TypeAlias = Literal[
-    "open", "read", "write", "truncate", "sync", "rename", "unlink", "sync_directory", "create", "make_directory"
-]
 
 FREE_BYTES_UNLIMITED: Final = 1 << 40
 """What `free_bytes` answers while no capacity is set."""
 
-NEED_ROOM: Final[frozenset[Operation]] = frozenset({"create", "write", "rename", "make_directory"})
-"""What may fail on a full disk: a name takes room in its folder, too."""
-
 
 class SimulatedCrashError(BaseException):
     """The process dies here. No `except Exception` may stop it; the simulation catches it and calls crash_process or power_cut."""
-
-
-class _Fault:
-    """An error that waits for matching operations."""
-
-    __slots__ = ("error_number", "operation", "path_contains", "remaining_count")
-
-    def __init__(self, operation: Operation, error_number: int, count: int, path_contains: str) -> None:
-        self.operation = operation
-        self.error_number = error_number
-        self.remaining_count = count
-        self.path_contains = path_contains
 
 
 class MemoryFile:
@@ -80,9 +62,9 @@ class MemoryFile:
     def _check(self, operation: Operation) -> FileNode:
         """Return the content if the handle lives and no fault waits for the operation."""
         if self._life != self._disk.lives_count:
-            raise _error(errno.EBADF, self._path)
-        if operation in {"write", "truncate"} and not self._writable:
-            raise _error(errno.EBADF, self._path)
+            raise path_error(errno.EBADF, self._path)
+        if operation in {"write", "truncate", "punch"} and not self._writable:
+            raise path_error(errno.EBADF, self._path)
         self._disk.begin(operation, self._path)
         return self._node
 
@@ -124,7 +106,7 @@ class MemoryFile:
             node.write(fitting, position, self._disk.now_ms())
         if lacking > 0:
             self._disk.fault_counts["no_space"] += 1
-            raise _error(errno.ENOSPC, self._path)
+            raise path_error(errno.ENOSPC, self._path)
 
     def truncate(self, size: int) -> None:
         assert size >= 0, (self._path, size)
@@ -135,13 +117,20 @@ class MemoryFile:
         node = self._check("write")
         if size - node.size > self._disk.free_bytes(self._path):
             self._disk.fault_counts["no_space"] += 1
-            raise _error(errno.ENOSPC, self._path)
+            raise path_error(errno.ENOSPC, self._path)
         if size > node.size:
             node.truncate(size, self._disk.now_ms())
 
+    def punch(self, position: int, size: int) -> None:
+        assert size > 0 <= position, (self._path, position, size)
+        node = self._check("punch")
+        if not self._disk.can_punch:
+            raise CannotPunchError(self._path)
+        node.punch(position, size, self._disk.now_ms())
+
     def size(self) -> int:
         if self._life != self._disk.lives_count:
-            raise _error(errno.EBADF, self._path)
+            raise path_error(errno.EBADF, self._path)
         return self._node.size
 
     def sync(self) -> None:
@@ -175,6 +164,7 @@ class MemoryFileSystem:
 
     `random` decides what faults leave behind; without it they leave as little as they may. `now_ms` dates the files.
     `capacity_bytes` may be set at any time; None is no limit. `cold_read_probability` is the share of `nowait` reads that fail.
+    `can_punch` says whether it makes holes in files.
     `open_files_max` is how many handles may be alive (RLIMIT_NOFILE); an open or a sync of a folder beyond it fails with EMFILE.
     `fault_counts` counts the faults that had an effect, by kind: a simulation that never lost a write has tested nothing.
     `lacks_room` is asked before each operation that may need room (`NEED_ROOM`), with the path: True lets it fail with ENOSPC.
@@ -193,10 +183,11 @@ class MemoryFileSystem:
         self.crash_at: int | None = None
         self.on_crash: Callable[[], None] = lambda: None
         self.lacks_room: Callable[[Operation, str], bool] | None = None
-        self.lives_count = 0
+        self.can_punch = True
+        self.lives_count = self.power_cuts = 0
         self._crashed = False
         self._root = Folder()
-        self._faults: list[_Fault] = []
+        self._planned = PlannedFaults()
         self._handles: weakref.WeakSet[MemoryFile] = weakref.WeakSet()
         self._locks: dict[str, _MemoryLock] = {}
 
@@ -207,11 +198,11 @@ class MemoryFileSystem:
 
         A failing write may have written some of its bytes, and a failing sync has settled by chance what is durable, for good.
         """
-        self._faults.append(_Fault(operation, error_number, count, path_contains))
+        self._planned.add(operation, error_number, count, path_contains)
 
     def clear_faults(self) -> None:
         """Take back the faults that have not struck yet, and the crash that has not come."""
-        self._faults.clear()
+        self._planned.clear()
         self.lacks_room = None
         self.crash_at = None
         self._crashed = False
@@ -225,6 +216,7 @@ class MemoryFileSystem:
     def power_cut(self, random: Random | None = None) -> None:
         """The machine dies: chance decides over everything that was not synced, and what is left is durable."""
         self.crash_process()
+        self.power_cuts += 1
         self._root.power_cut(random or self.random, self.fault_counts)
 
     def copy_disk(self) -> Folder:
@@ -239,7 +231,7 @@ class MemoryFileSystem:
         """Count an operation that is about to happen, and let the fault that waits for it happen instead."""
         if operation in {"open", "sync_directory"} and self.open_files_max is not None and self.open_files_count >= self.open_files_max:
             self.fault_counts["no_descriptor"] += 1
-            raise _error(errno.EMFILE, path)
+            raise path_error(errno.EMFILE, path)
         if operation not in {"read", "open"}:
             self.operation_count += 1
             if self.crash_at is not None and self.operation_count >= self.crash_at:
@@ -250,14 +242,11 @@ class MemoryFileSystem:
                 raise SimulatedCrashError(f"before {operation} of {path}, operation {self.operation_count}")
         if self.lacks_room is not None and operation in NEED_ROOM and self.lacks_room(operation, path):
             self.fault_counts["no_space"] += 1
-            raise _error(errno.ENOSPC, path)
-        for fault in self._faults:
-            if fault.operation == operation and fault.path_contains in path:
-                fault.remaining_count -= 1
-                if fault.remaining_count == 0:
-                    self._faults.remove(fault)
-                self.fault_counts[operation] += 1
-                raise _error(fault.error_number, path)
+            raise path_error(errno.ENOSPC, path)
+        error_number = self._planned.strike(operation, path)
+        if error_number is not None:
+            self.fault_counts[operation] += 1
+            raise path_error(error_number, path)
 
     def random_below(self, limit: int) -> int:
         """Return a number from 0 to `limit` (exclusive); 0 without randomness."""
@@ -269,19 +258,19 @@ class MemoryFileSystem:
 
     # The port
 
-    def open(self, path: str, *, write: bool = False, create: bool = False) -> MemoryFile:
+    def open(self, path: str, *, write: bool = False, create: bool = False, mode: int = DEFAULT_FILE_MODE) -> MemoryFile:
         assert write or not create, path
         self.begin("open", path)
-        folder, name = self._parent(path)
+        folder, name = parent_of(self._root, path)
         node = folder.entries.get(name)
         if node is None:
             if not create:
-                raise _error(errno.ENOENT, path)
+                raise path_error(errno.ENOENT, path)
             self.begin("create", path)
             node = FileNode(self.now_ms())
             folder.change(FolderChange(added=name, node=node))
         if isinstance(node, Folder):
-            raise _error(errno.EISDIR, path)
+            raise path_error(errno.EISDIR, path)
         file = MemoryFile(self, path, node, writable=write)
         self._handles.add(file)
         return file
@@ -310,63 +299,62 @@ class MemoryFileSystem:
             self.rename(temporary, path)
         except OSError:
             if self.exists(temporary):
-                self._parent(temporary)[0].change(FolderChange(removed=_parts(temporary)[-1]))
+                parent_of(self._root, temporary)[0].change(FolderChange(removed=path_parts(temporary)[-1]))
             raise
         self.sync_directory(path.rpartition("/")[0] or ("/" if path.startswith("/") else "."))
 
     def exists(self, path: str) -> bool:
-        return self._find(path) is not None
+        return find(self._root, path) is not None
 
     def is_directory(self, path: str) -> bool:
-        return isinstance(self._find(path), Folder)
+        return isinstance(find(self._root, path), Folder)
 
     def listdir(self, path: str) -> list[str]:
-        return sorted(self._folder(path).entries)
+        return sorted(folder_at(self._root, path).entries)
 
     def file_size(self, path: str) -> int:
-        return self._file(path).size
+        return file_at(self._root, path).size
+
+    def allocated_bytes(self, path: str) -> int:
+        return file_at(self._root, path).allocated_bytes
 
     def modified_ms(self, path: str) -> int:
-        return self._file(path).modified_ms
+        return file_at(self._root, path).modified_ms
 
     def make_directories(self, path: str) -> None:
         folder = self._root
-        for name in _parts(path):
+        for name in path_parts(path):
             node = folder.entries.get(name)
             if node is None:
                 self.begin("make_directory", path)
                 node = Folder()
                 folder.change(FolderChange(added=name, node=node))
             if not isinstance(node, Folder):
-                raise _error(errno.EEXIST, path)
+                raise path_error(errno.EEXIST, path)
             folder = node
 
     def rename(self, source: str, target: str) -> None:
-        assert _parts(source)[:-1] == _parts(target)[:-1], f"a rename between folders is not modelled: {source} to {target}"
+        assert path_parts(source)[:-1] == path_parts(target)[:-1], f"a rename between folders is not modelled: {source} to {target}"
         self.begin("rename", source)
-        folder, source_name = self._parent(source)
-        target_name = _parts(target)[-1]
+        folder, source_name = parent_of(self._root, source)
+        target_name = path_parts(target)[-1]
         node, replaced = folder.entries.get(source_name), folder.entries.get(target_name)
         if node is None:
-            raise _error(errno.ENOENT, source)
-        if node is replaced:
-            return
-        if isinstance(replaced, Folder) and (replaced.entries or isinstance(node, FileNode)):
-            raise _error(errno.ENOTEMPTY if isinstance(node, Folder) else errno.EISDIR, target)
-        if isinstance(node, Folder) and isinstance(replaced, FileNode):
-            raise _error(errno.ENOTDIR, target)
-        folder.change(FolderChange(added=target_name, node=node, removed=source_name))
+            raise path_error(errno.ENOENT, source)
+        if node is not replaced:
+            check_replacing(node, replaced, target)
+            folder.change(FolderChange(added=target_name, node=node, removed=source_name))
 
     def unlink(self, path: str) -> None:
         self.begin("unlink", path)
-        if isinstance(self._find(path), Folder):
-            raise _error(errno.EISDIR, path)
-        self._file(path)
-        folder, name = self._parent(path)
+        if isinstance(find(self._root, path), Folder):
+            raise path_error(errno.EISDIR, path)
+        file_at(self._root, path)
+        folder, name = parent_of(self._root, path)
         folder.change(FolderChange(removed=name))
 
     def remove_tree(self, path: str) -> None:
-        folder = self._folder(path)
+        folder = folder_at(self._root, path)
         for name, node in sorted(folder.entries.items()):
             inner = f"{path}/{name}"
             if isinstance(node, Folder):
@@ -374,11 +362,11 @@ class MemoryFileSystem:
             else:
                 self.unlink(inner)
         self.begin("unlink", path)
-        parent, name = self._parent(path)
+        parent, name = parent_of(self._root, path)
         parent.change(FolderChange(removed=name))
 
     def sync_directory(self, path: str) -> None:
-        folder = self._folder(path)
+        folder = folder_at(self._root, path)
         self.begin("sync_directory", path)
         folder.sync()
 
@@ -393,65 +381,14 @@ class MemoryFileSystem:
         del path
         if self.capacity_bytes is None:
             return FREE_BYTES_UNLIMITED
-        return max(0, self.capacity_bytes - sum(node.size for node in self._files()))
+        return max(0, self.capacity_bytes - sum(node.allocated_bytes for node in files_below(self._root)))
 
     def total_bytes(self, path: str) -> int:
-        self._folder(path)
+        folder_at(self._root, path)
         return FREE_BYTES_UNLIMITED if self.capacity_bytes is None else self.capacity_bytes
 
+    def page_cache_id(self) -> str | None:
+        return str(self.power_cuts)
+
     def absolute_path(self, path: str) -> str:
-        return "/" + "/".join(_parts(path))
-
-    # Looking things up
-
-    def _files(self) -> Iterator[FileNode]:
-        folders = [self._root]
-        while folders:
-            for node in folders.pop().entries.values():
-                if isinstance(node, Folder):
-                    folders.append(node)
-                else:
-                    yield node
-
-    def _find(self, path: str) -> Node | None:
-        node: Node = self._root
-        for name in _parts(path):
-            if not isinstance(node, Folder) or name not in node.entries:
-                return None
-            node = node.entries[name]
-        return node
-
-    def _folder(self, path: str) -> Folder:
-        node = self._find(path)
-        if isinstance(node, Folder):
-            return node
-        raise _error(errno.ENOENT if node is None else errno.ENOTDIR, path)
-
-    def _file(self, path: str) -> FileNode:
-        node = self._find(path)
-        if isinstance(node, FileNode):
-            return node
-        raise _error(errno.ENOENT if node is None else errno.EISDIR, path)
-
-    def _parent(self, path: str) -> tuple[Folder, str]:
-        """Return the folder that holds, or would hold, the last name of the path, and that name."""
-        *above, name = _parts(path)
-        node: Node | None = self._root
-        for part in above:
-            if not isinstance(node, Folder):
-                raise _error(errno.ENOTDIR, path)
-            node = node.entries.get(part)
-        if isinstance(node, Folder):
-            return node, name
-        raise _error(errno.ENOENT if node is None else errno.ENOTDIR, path)
-
-
-def _parts(path: str) -> list[str]:
-    parts = [part for part in path.split("/") if part not in {"", "."}]
-    assert ".." not in parts, path
-    return parts
-
-
-def _error(number: int, path: str) -> OSError:
-    """Return the subclass of OSError that the kernel's answer would have become."""
-    return OSError(number, os.strerror(number), path)
+        return "/" + "/".join(path_parts(path))

@@ -16,22 +16,32 @@ from lowtide.runtime.random import Random
 SECTOR_BYTES: Final = 512
 """The unit that a disk writes wholly or not at all."""
 
+BLOCK_BYTES: Final = 4096
+"""The unit in which a file takes space."""
+
 
 class FileNode:
     """A file's content."""
 
-    __slots__ = ("_durable", "_pending", "_visible", "modified_ms")
+    __slots__ = ("_durable", "_holes", "_pending", "_visible", "modified_ms")
 
     def __init__(self, modified_ms: int) -> None:
         self.modified_ms = modified_ms
         self._visible = bytearray()
         self._durable = bytearray()
-        # (position, data) of a write, (size, None) of a truncation.
-        self._pending: list[tuple[int, bytes | None]] = []
+        # (position, data) of a write, (position, size) of a hole, (size, None) of a truncation.
+        self._pending: list[tuple[int, bytes | int | None]] = []
+        self._holes: set[int] = set()
+        """The numbers of the blocks that take no space."""
 
     @property
     def size(self) -> int:
         return len(self._visible)
+
+    @property
+    def allocated_bytes(self) -> int:
+        """The space that it takes: that of all its bytes but for those of holes."""
+        return len(self._visible) - BLOCK_BYTES * len(self._holes)
 
     def read(self, size: int, position: int) -> bytes:
         """Return up to `size` bytes from `position`."""
@@ -42,13 +52,25 @@ class FileNode:
         """Write `data` at `position`, zeros before it where the file was shorter."""
         _write(self._visible, data, position)
         self._pending.append((position, data))
+        if self._holes:
+            self._holes.difference_update(range(position // BLOCK_BYTES, (position + len(data) - 1) // BLOCK_BYTES + 1))
         self.modified_ms = now_ms
+
+    def punch(self, position: int, size: int, now_ms: int) -> None:
+        """Make the bytes zeros, as far as there are any; whole blocks take no space any more."""
+        end = min(position + size, len(self._visible))
+        if position < end:
+            _write(self._visible, bytes(end - position), position)
+            self._holes.update(range(-(-position // BLOCK_BYTES), end // BLOCK_BYTES))
+            self._pending.append((position, end - position))
+            self.modified_ms = now_ms
 
     def truncate(self, size: int, now_ms: int) -> None:
         """Cut or lengthen the content to `size` bytes."""
         if size != len(self._visible):
             _truncate(self._visible, size)
             self._pending.append((size, None))
+            self._holes = {block for block in self._holes if (block + 1) * BLOCK_BYTES <= size}
             self.modified_ms = now_ms
 
     def copy(self) -> FileNode:
@@ -64,7 +86,7 @@ class FileNode:
             if data is None:
                 _truncate(self._durable, position)
             else:
-                _write(self._durable, data, position)
+                _write(self._durable, self._content(position, data), position)
         self._pending.clear()
 
     def settle(self, random: Random | None, counts: Counter[str] | None = None) -> None:
@@ -75,21 +97,27 @@ class FileNode:
         for position, data in self._pending:
             fate = random.choice(("kept", "lost", "torn")) if random is not None else "lost"
             if counts is not None and fate != "kept":
-                counts[f"{fate}_write" if data is not None else "lost_truncate"] += 1
+                counts["lost_truncate" if data is None else f"{fate}_punch" if isinstance(data, int) else f"{fate}_write"] += 1
             if data is None:
                 if fate == "kept":
                     _truncate(self._durable, position)
             elif fate == "kept":
-                _write(self._durable, data, position)
-            elif fate == "torn":
+                _write(self._durable, self._content(position, data), position)
+            elif fate == "torn" and (content := self._content(position, data)):
                 assert random is not None
-                _write_torn(self._durable, data, position, random)
+                _write_torn(self._durable, content, position, random)
         self._pending.clear()
+
+    def _content(self, position: int, data: bytes | int) -> bytes:
+        """What a change writes: a hole is zeros, up to the end that the file has."""
+        return bytes(max(min(data, len(self._durable) - position), 0)) if isinstance(data, int) else data
 
     def power_cut(self, random: Random | None, counts: Counter[str]) -> None:
         """Let chance decide over the pending changes; what is durable then is what is visible."""
         self.settle(random, counts)
         self._visible = bytearray(self._durable)
+        blocks = ((block, self.read(BLOCK_BYTES, block * BLOCK_BYTES)) for block in self._holes)
+        self._holes = {block for block, content in blocks if content == bytes(BLOCK_BYTES)}
 
 
 class Folder:

@@ -30,6 +30,14 @@ class AlreadyLockedError(Exception):
         self.path = path
 
 
+class CannotPunchError(Exception):
+    """The file system that holds `path`, or the machine, makes no holes in files."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"the file system of {path} makes no holes in files")
+        self.path = path
+
+
 class Lock(Protocol):
     """A lock that is held until `release`, or until the process dies."""
 
@@ -79,6 +87,17 @@ class File(Protocol):
         """Make the file at least `size` bytes long, with zeros for which space is reserved; what it holds stays."""
         ...
 
+    def punch(self, position: int, size: int) -> None:
+        """Make the bytes zeros and give the space back that they took; the file's length stays.
+
+        Only whole blocks give space back; the rest of the range is zeros all the same. Until a sync a power cut may undo it in parts: each
+        block has its bytes or zeros.
+
+        Raises:
+            CannotPunchError: the file system makes no holes; nothing has changed.
+        """
+        ...
+
     def size(self) -> int:
         """Return the length of the file as it is now."""
         ...
@@ -95,8 +114,8 @@ class File(Protocol):
 class FileSystem(Protocol):
     """Names and folders."""
 
-    def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
-        """Open a file for reading, or with `write` for both; `create` (with `write`) makes an empty one where there is none."""
+    def open(self, path: str, *, write: bool = False, create: bool = False, mode: int = DEFAULT_FILE_MODE) -> File:
+        """Open a file for reading, or with `write` for both; `create` (with `write`) makes one of `mode` where none is."""
         ...
 
     def read_bytes(self, path: str) -> bytes:
@@ -128,6 +147,10 @@ class FileSystem(Protocol):
 
     def file_size(self, path: str) -> int:
         """Return the length of a file in bytes."""
+        ...
+
+    def allocated_bytes(self, path: str) -> int:
+        """Return the space that a file takes: without its holes, and with what is reserved for it."""
         ...
 
     def modified_ms(self, path: str) -> int:
@@ -172,4 +195,11 @@ class FileSystem(Protocol):
 
     def absolute_path(self, path: str) -> str:
         """Return the path from the root, however it was given."""
+        ...
+
+    def page_cache_id(self) -> str | None:
+        """Names the memory that files are written through: while it is the same, all that was written is there, though a process ended.
+
+        None where that isn't known.
+        """
         ...

@@ -11,12 +11,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Final
 
-from lowtide.runtime.filesystem.port import DEFAULT_FILE_MODE, TEMPORARY_SUFFIX, AlreadyLockedError, Buffer
+from lowtide.runtime.filesystem.port import DEFAULT_FILE_MODE, TEMPORARY_SUFFIX, AlreadyLockedError, Buffer, CannotPunchError
 
 PARTS_PER_WRITE_MAX: Final = 1024
 """IOV_MAX of Linux: the kernel refuses a longer list of buffers."""
@@ -41,6 +43,32 @@ def _sync_function() -> Callable[[int], None]:
 
 
 _sync_descriptor = _sync_function()
+
+# fallocate(2): FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE.
+_PUNCH_MODE: Final = 0x01 | 0x02
+
+
+@functools.cache
+def _fallocate() -> Callable[[int, int, int, int], int] | None:
+    """The C library's fallocate, which `os` lacks, made to return the error's number; None where there is none."""
+    import ctypes  # noqa: PLC0415 - most starts need it late or never
+
+    library = ctypes.CDLL(None, use_errno=True)
+    found = getattr(library, "fallocate64", None) or getattr(library, "fallocate", None)
+    if found is None:
+        return None
+    function = found
+    function.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+    function.restype = ctypes.c_int
+
+    def fallocate(descriptor: int, mode: int, position: int, size: int) -> int:
+        while function(descriptor, mode, position, size):
+            number = ctypes.get_errno()
+            if number != errno.EINTR:
+                return number
+        return 0
+
+    return fallocate
 
 
 @contextlib.contextmanager
@@ -163,6 +191,16 @@ class OsFile:
         for position in range(self.size(), size, ZEROS_PER_WRITE):
             self.pwritev([bytes(min(ZEROS_PER_WRITE, size - position))], position)
 
+    def punch(self, position: int, size: int) -> None:
+        assert size > 0 <= position, (self._path, position, size)
+        descriptor = self._opened()
+        fallocate = _fallocate()
+        number = fallocate(descriptor.number, _PUNCH_MODE, position, size) if fallocate is not None else errno.ENOSYS
+        if number in UNSUPPORTED_ERRNOS:
+            raise CannotPunchError(self._path)
+        if number:
+            raise OSError(number, os.strerror(number), self._path)
+
     def size(self) -> int:
         descriptor = self._opened()
         with _naming(self._path):
@@ -205,10 +243,10 @@ class OsFileSystem:
 
     __slots__ = ()
 
-    def open(self, path: str, *, write: bool = False, create: bool = False) -> OsFile:
+    def open(self, path: str, *, write: bool = False, create: bool = False, mode: int = DEFAULT_FILE_MODE) -> OsFile:
         assert write or not create, path
         flags = (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT if create else 0) | os.O_CLOEXEC
-        return OsFile(path, os.open(path, flags, DEFAULT_FILE_MODE))
+        return OsFile(path, os.open(path, flags, mode))
 
     def read_bytes(self, path: str) -> bytes:
         with open(path, "rb") as stream:
@@ -250,6 +288,9 @@ class OsFileSystem:
 
     def file_size(self, path: str) -> int:
         return os.stat(path).st_size
+
+    def allocated_bytes(self, path: str) -> int:
+        return os.stat(path).st_blocks * 512
 
     def modified_ms(self, path: str) -> int:
         return os.stat(path).st_mtime_ns // 1_000_000
@@ -293,3 +334,10 @@ class OsFileSystem:
 
     def absolute_path(self, path: str) -> str:
         return os.path.abspath(path)
+
+    def page_cache_id(self) -> str | None:
+        # That of the kernel's life: another one after a reboot, a power cut, or on another machine.
+        try:
+            return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        except (OSError, ValueError):
+            return None

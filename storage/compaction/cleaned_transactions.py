@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from lowtide.protocol.records import BatchHeader, ControlRecord, ControlRecordType
+from lowtide.protocol.control_records import ControlRecord, ControlRecordType
+from lowtide.protocol.records import BatchHeader
 from lowtide.protocol.types import Offset, ProducerId
 from lowtide.storage.log.open_transactions import CompletedTransaction
 

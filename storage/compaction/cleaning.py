@@ -21,6 +21,7 @@ from typing import Final
 
 import msgspec
 
+from lowtide.protocol.control_records import read_control_record
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.records import (
     CURRENT_MAGIC,
@@ -30,7 +31,6 @@ from lowtide.protocol.records import (
     BatchHeader,
     check_crc,
     read_batch_header,
-    read_control_record,
 )
 from lowtide.protocol.types import Offset, ProducerId
 from lowtide.runtime.filesystem import File, FileSystem
@@ -41,8 +41,10 @@ from lowtide.storage.compaction.compaction import CompactionRules, LastRecord, c
 from lowtide.storage.compaction.offset_map import OffsetMap
 from lowtide.storage.errors import DamagedSegmentError, StorageError, storage_error
 from lowtide.storage.log.cleaned_segment import CLEANED_SUFFIX, CleanedSegment, CleanedSize
+from lowtide.storage.log.hole import HOLE_HEADER_BYTES, decode_hole
 from lowtide.storage.log.open_transactions import CompletedTransaction
-from lowtide.storage.log.segment import CONTROL_BYTES_MAX, LOG_SUFFIX, TRANSACTION_INDEX_SUFFIX, offset_name
+from lowtide.storage.log.segment_file import CONTROL_BYTES_MAX
+from lowtide.storage.log.segment_names import LOG_SUFFIX, TRANSACTION_INDEX_SUFFIX, offset_name
 from lowtide.storage.log.transaction_index import decode_aborted
 
 _CHUNK_BYTES: Final = 1 << 20
@@ -273,10 +275,11 @@ class _Cleaning:
         return f"{self.order.directory}/{offset_name(base_offset)}{suffix}"
 
     def _chunks(self, segment: SegmentPlace) -> Iterator[list[tuple[BatchHeader, bytes]]]:
-        """All batches of a segment, checked, about a chunk of them at a time."""
+        """All batches of a segment behind a hole, checked, about a chunk of them at a time."""
         file = self._filesystem.open(self._path(segment.base_offset, LOG_SUFFIX))
         try:
-            position = 0
+            hole = decode_hole(file.pread(HOLE_HEADER_BYTES, 0), segment.base_offset)
+            position = 0 if hole is None else hole.size
             while position < segment.size:
                 batches = _split(file, segment, position)
                 position += sum(header.size_bytes for header, _ in batches)

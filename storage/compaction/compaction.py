@@ -24,16 +24,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from lowtide.protocol.batch_building import append_varint, assemble_batch
 from lowtide.protocol.compression import Compression, compress, decompress
-from lowtide.protocol.records import (
-    COMPRESSION_BITS,
-    DELETE_HORIZON_BIT,
-    RECORD_BATCH_OVERHEAD,
-    TIMESTAMP_TYPE_BIT,
-    BatchHeader,
-    append_varint,
-    assemble_batch,
-)
+from lowtide.protocol.records import COMPRESSION_BITS, DELETE_HORIZON_BIT, RECORD_BATCH_OVERHEAD, TIMESTAMP_TYPE_BIT, BatchHeader
 from lowtide.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP, Offset, ProducerEpoch, ProducerId
 from lowtide.storage.compaction.offset_map import OffsetMap, Retained
 from lowtide.storage.compaction.record_keys import RecordKeys, after_timestamp, attributes_of, find_keys, timestamp_delta
@@ -164,6 +157,26 @@ def _compact_marker(header: BatchHeader, batch: Buffer, rules: CompactionRules, 
     newest = max(timestamp_delta(records, start) for start in [0, *found.ends[:-1]])
     shifted = _shifted(records, found, every, header.base_timestamp - new_horizon_ms)
     return _changed(header, Retained(len(every), has_tombstones=False, max_timestamp_delta=newest, records=shifted), new_horizon_ms)
+
+
+def without_deleted(header: BatchHeader, batch: Buffer, log_start_offset: Offset, *, decompressed_bytes_max: int) -> Buffer:
+    """What is left of a batch without the records below the log start: itself if there are none, or else the rest of it.
+
+    Offsets, sequence numbers, timestamps, codec and flags are kept as compaction keeps them; of a batch of which no record is left its
+    offsets and its producer stay. Errors: ProtocolError.
+    """
+    if header.base_offset >= log_start_offset or not header.record_count:
+        return batch
+    records = bytes(_records(header, batch, decompressed_bytes_max))
+    found = find_keys(records, 0, len(records), header.record_count)
+    kept = [number for number, delta in enumerate(found.deltas) if header.base_offset + delta >= log_start_offset]
+    if not kept:
+        return _empty(header)
+    if len(kept) == header.record_count:
+        return batch
+    starts = [0, *found.ends]
+    newest = max(timestamp_delta(records, starts[number]) for number in kept)
+    return _changed(header, Retained(len(kept), False, newest, _copied(records, found, kept)), None)
 
 
 def place_of(header: BatchHeader) -> bytes:

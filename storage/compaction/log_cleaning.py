@@ -128,6 +128,7 @@ class LogCleaning:
         order = order_cleaning(self.log, cleanable, limits, now_ms)
         self._unread = self.log.swaps.see(cleanable.first_uncleanable_offset)
         self.log.swaps.truncated_to = NEVER_TRUNCATED
+        self.log.swaps.take()
         self._running = self._place.worker.begin(clean_log, encode_order(order), self, limits.bytes_per_second)
 
     def cancel(self) -> None:
@@ -257,5 +258,6 @@ class LogCleaning:
         if self._done is not None and not self._dropped and report.failure is None:
             report.done = self._done
             self.log.swaps.on_cleaned(self._done.end_offset)
+        self.log.swaps.release()
         report.duration_ms = self._place.clock.monotonic_ms() - self._began_ms
         self._on_cleaned(report)

@@ -66,7 +66,7 @@ class DirectoryCleanings:
 
     def on_loaded(self, log: Log) -> None:
         """A log has been loaded, or made."""
-        log.swaps.cleaned_to = self._read.pop(log.topic_partition, None)
+        log.swaps.note_cleaned_to(self._read.pop(log.topic_partition, None))
 
     def forget(self, key: TopicPartition) -> None:
         """A partition is out of sight."""

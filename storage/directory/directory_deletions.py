@@ -20,6 +20,7 @@ from lowtide.storage.directory.file_removal import FileRemoval, Leaving
 from lowtide.storage.directory.log_settings import DirectoryPorts
 from lowtide.storage.directory.offset_checkpoint import OnWritten
 from lowtide.storage.errors import is_passing
+from lowtide.storage.log.segment_files import Readers
 from lowtide.storage.log_directory import deleted_folder_name, deleted_partition, stray_folder_name
 from lowtide.storage.log_start.journal import LogStartJournal, OnDurable
 
@@ -34,7 +35,7 @@ class NamedCheckpoint(Protocol):
 class DeletionHooks(msgspec.Struct, frozen=True, kw_only=True):
     """What deletions ask of, and tell, their directory."""
 
-    journal: Callable[[], LogStartJournal]
+    journal: LogStartJournal
     checkpoints: tuple[NamedCheckpoint, ...]
     """Those that go by name."""
     on_forgotten: Callable[[], None]
@@ -54,16 +55,32 @@ class DirectoryDeletions:
         self._hooks = hooks
         self._stopped = False
 
-    def begin(self, keys: list[TopicPartition], forgotten: list[tuple[TopicId, int]], *, delay_ms: int | None, on_done: OnDurable) -> None:
+    def begin(
+        self,
+        sizes: Mapping[TopicPartition, int],
+        forgotten: list[tuple[TopicId, int]],
+        *,
+        delay_ms: int | None,
+        on_done: OnDurable,
+        readers: Readers | None = None,
+    ) -> None:
         """Lets the folders of partitions go that are out of sight already. `forgotten` are the log starts that go with them.
+
+        `sizes` has the bytes of each, 0 where they are not known.
+
+        With `readers`, the open files through which their records may still be read, these give their room back as soon as the names are
+        free and the readers gone; without, when the delay is over.
 
         Without a delay they are set aside: under another name they stay for good. `on_done` then gets an error, and the names stay in
         use, where there was no room for another name.
         """
+        keys = list(sizes)
         name = stray_folder_name if delay_ms is None else deleted_folder_name
         renames = [(f"{self._path}/{key}", f"{self._path}/{name(key, self._ports.random)}") for key in keys]
         self.leaving.update(keys)
-        leaving = Leaving(keys=keys, forgotten=forgotten, renames=renames, delay_ms=delay_ms, on_done=on_done)
+        leaving = Leaving(
+            keys=keys, forgotten=forgotten, renames=renames, sizes=list(sizes.values()), delay_ms=delay_ms, on_done=on_done, readers=readers
+        )
         self._removal.rename_folders(renames, partial(self._on_renamed, leaving), are_kept=delay_ms is None)
 
     def rename_now(self, keys: Mapping[TopicPartition, bool]) -> list[str]:
@@ -92,12 +109,12 @@ class DirectoryDeletions:
         names = list(folders)
         alive = {(topic_id, topic_partition.partition) for topic_partition, topic_id in partitions.items()}
         gone = [deleted_partition(self._ports.filesystem, self._path, name) for name in names]
-        journal = self._hooks.journal()
+        journal = self._hooks.journal
         forgotten = [key for key in gone if key is not None and key not in alive and journal.value(*key) is not None]
         if forgotten:
             self._hooks.on_forgotten()
             journal.forget(forgotten, lambda _error: None)
-        self._removal.remove_folders([f"{self._path}/{name}" for name in names], 0)
+        self._removal.remove_folders({f"{self._path}/{name}": 0 for name in names}, 0)
 
     def stop(self) -> None:
         """Begins no further step; what is under way is answered as failed."""
@@ -123,7 +140,7 @@ class DirectoryDeletions:
                     self._left(leaving, leaving.error)
                 else:
                     self._hooks.on_forgotten()
-                    self._hooks.journal().forget(leaving.forgotten, partial(self._left, leaving))
+                    self._hooks.journal.forget(leaving.forgotten, partial(self._left, leaving))
 
         for checkpoint in self._hooks.checkpoints:
             checkpoint.write_and_tell(written)
@@ -132,7 +149,10 @@ class DirectoryDeletions:
         self.leaving.difference_update(leaving.keys)
         if leaving.delay_ms is not None:
             due_ms = self._ports.clock.monotonic_ms() + leaving.delay_ms
-            self._removal.remove_folders([target for _source, target in leaving.renames], due_ms)
+            folders = [target for _source, target in leaving.renames]
+            self._removal.remove_folders(dict(zip(folders, leaving.sizes, strict=True)), due_ms)
+            if error is None and leaving.readers is not None:
+                self._removal.free_folders(folders, leaving.readers)
         leaving.on_done(error)
 
     def _stopping(self) -> OSError:

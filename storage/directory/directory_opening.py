@@ -3,7 +3,7 @@
 Guards: a start that is refused has changed no log and no mark of a clean stop; a partition is in one directory only; a partition that may
 be in a directory that doesn't work is known to be offline, and isn't created again, empty, in another one.
 
-A directory that fails (can't be made, read or written; a damaged journal) goes offline if another one is left, as in Kafka; so does one
+A directory that fails (cannot be created, read or written; a damaged journal) goes offline if another one is left, as in Kafka; so does one
 that was in use and is empty now, for its volume may not be mounted. What is wrong with the broker's idea of its directories refuses the
 start, whatever else works: a directory of another broker, one in use, a copy, one partition in two of them; and so does a
 failure of the directory without which the broker can't be (`required`).
@@ -100,8 +100,8 @@ def open_directories(filesystem: FileSystem, directories: Mapping[str, Directory
 def _check_ids(directories: Mapping[str, DirectoryLogs]) -> None:
     by_id: dict[TopicId, str] = {}
     for path, directory in directories.items():
-        if directory.directory_id is not None:
-            other = by_id.setdefault(directory.directory_id, path)
+        if directory.state.directory_id is not None:
+            other = by_id.setdefault(directory.state.directory_id, path)
             if other != path:
                 reason = f"the log directory has the same directory.id as {other}; one of them is a copy"
                 raise RefusedDirectoryError(path, reason)
@@ -195,5 +195,5 @@ class _Opening:
         known: dict[TopicId, str] = {}
         for directory in online:
             known |= read_known(self._filesystem, directory.path)
-        here = {directory.directory_id for directory in online}
+        here = {directory.state.directory_id for directory in online}
         return {identity: path for identity, path in known.items() if identity not in here and path not in self._listed}

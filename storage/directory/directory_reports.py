@@ -5,6 +5,32 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from lowtide.storage.log.log import Log
+from lowtide.storage.log.unfreed import Waiting
+
+
+class JournalSize(NamedTuple):
+    """How large a journal of log starts is."""
+
+    size_bytes: int
+    entries: int
+
+
+class Erased(NamedTuple):
+    """What erasing has done since the directory was opened."""
+
+    segments: int
+    """Written again without their deleted records."""
+    written_bytes: int
+    """Of the segments that took their place."""
+
+
+class ToErase(NamedTuple):
+    """What is still to be erased."""
+
+    logs: int
+    """That have something to erase."""
+    requests: int
+    """That wait for their answer."""
 
 
 class DirectoryUsage(NamedTuple):
@@ -14,6 +40,11 @@ class DirectoryUsage(NamedTuple):
     logs: tuple[Log, ...]
     total_bytes: int
     usable_bytes: int
+    unfreed: dict[Waiting, int]
+    """Bytes of segments and topics that were deleted and take room still, as far as sizes are known."""
+    journal: JournalSize
+    erased: Erased
+    to_erase: ToErase
 
 
 class Recovery(NamedTuple):

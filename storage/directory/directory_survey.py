@@ -27,7 +27,7 @@ from lowtide.storage.checkpoint import (
     decode_offsets,
 )
 from lowtide.storage.errors import StorageError, storage_error
-from lowtide.storage.log.segment import LOG_SUFFIX
+from lowtide.storage.log.segment_names import LOG_SUFFIX
 from lowtide.storage.log_directory import LOCK_FILE, REGISTRATION_COUNTER, list_directory
 from lowtide.storage.log_start.journal_format import JOURNAL_NAME, JournalDamageError, decode_journal
 
@@ -118,7 +118,7 @@ def _log_starts(filesystem: FileSystem, path: str) -> dict[tuple[TopicId, int], 
     try:
         return decode_journal(filesystem.read_bytes(journal)).entries
     except JournalDamageError as error:
-        raise StorageError(journal, f"{error}; `lowtide repair-log-start` mends it") from error
+        raise StorageError(journal, f"{error}; `lowtide repair-log-start` repairs it") from error
 
 
 def _replica(filesystem: FileSystem, folder: str, key: TopicPartition, topic_id: TopicId, known: _Known) -> SurveyedReplica:
@@ -136,7 +136,7 @@ def _replica(filesystem: FileSystem, folder: str, key: TopicPartition, topic_id:
 def _end_of_log(filesystem: FileSystem, folder: str, bases: Sequence[Offset], recovery_point: Offset | None) -> tuple[Offset, LeaderEpoch]:
     """Where a log ends, and its latest leader epoch. Without a recovery point the log was stopped cleanly, and its last batches count.
 
-    Else what lies above the recovery point ends at the first damage, as recovery has it, or gap: what follows one is no help to anybody.
+    Else what lies above the recovery point ends at the first damage, as recovery has it, or gap: records behind one are not used.
     """
     first = len(bases) - 1
     while first > 0 and (recovery_point is None or bases[first] > recovery_point):

@@ -12,6 +12,8 @@ import msgspec
 
 from lowtide.protocol.types import TopicPartition
 from lowtide.storage.checkpoint import ROWS_PER_STEP
+from lowtide.storage.directory.directory_erasures import DirectoryErasures
+from lowtide.storage.directory.directory_holes import DirectoryHoles
 from lowtide.storage.directory.file_removal import FileRemoval
 from lowtide.storage.directory.log_flusher import LogFlusher
 from lowtide.storage.directory.log_settings import LogManagerSettings
@@ -27,9 +29,11 @@ class UpkeepParts(msgspec.Struct, frozen=True, kw_only=True):
     logs: Mapping[TopicPartition, Log]
     flusher: LogFlusher
     removal: FileRemoval
+    holes: DirectoryHoles
+    erasures: DirectoryErasures
     high_watermarks: OffsetCheckpoint
     recovery_points: OffsetCheckpoint
-    journal: Callable[[], LogStartJournal]
+    journal: LogStartJournal
     is_served: Callable[[], bool]
     """Whether the directory is online, and isn't being stopped."""
     retries: tuple[Callable[[], None], ...]
@@ -66,9 +70,11 @@ class DirectoryUpkeep:
             for log in some:
                 if self._is_here(log):
                     parts.flusher.flush_due(log, now_ms)
+                    parts.erasures.want(log)
                     if removed := log.remove_below_start():
                         parts.removal.remove_segments(removed, now_ms + log.config.file_delete_delay_ms)
                         parts.on_removed(log, removed)
+                        parts.holes.risen[log] = None
             yield
         if not parts.is_served():
             return
@@ -81,7 +87,7 @@ class DirectoryUpkeep:
             yield from parts.recovery_points.write()
             if self._export_is_stale and parts.is_served():
                 self._export_is_stale = False
-                parts.journal().fold(self._on_folded)
+                parts.journal.fold(self._on_folded)
         if self._is_due("producers", now_ms, self._settings.producer_expiration_check_ms):
             for some in _in_steps(list(parts.logs.values())):
                 for log in some:

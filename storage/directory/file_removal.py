@@ -6,6 +6,8 @@ which removes `.deleted` files and `-delete` folders.
 A file's removal takes milliseconds where the disk is busy, and others wait for the same worker: large batches that are checked, folders
 that are renamed. So what is due is removed a few files at a time, and of many segments the logs first, which have all the room.
 
+The room of what was deleted doesn't wait for the names: as soon as a file is renamed and no reader holds it open, it is emptied.
+
 Source: Kafka's LocalLog.deleteSegmentFiles and LogManager.deleteLogs.
 """
 
@@ -14,18 +16,20 @@ from __future__ import annotations
 import contextlib
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import count
 from typing import Final
 
 import msgspec
 
-from lowtide.protocol.types import TopicId, TopicPartition
+from lowtide.protocol.types import Offset, TopicId, TopicPartition
 from lowtide.runtime.filesystem import FileSystem
 from lowtide.runtime.worker import Worker
 from lowtide.storage.errors import is_passing
-from lowtide.storage.log.segment_files import RemovedSegment
+from lowtide.storage.log.segment_files import Readers, RemovedSegment, free_file
+from lowtide.storage.log.segment_names import LOG_SUFFIX
+from lowtide.storage.log.unfreed import Waiting
 
 SEGMENTS_AT_ONCE: Final = 8
 """Removed in one piece of work."""
@@ -44,46 +48,118 @@ class Leaving(msgspec.Struct, kw_only=True):
     keys: list[TopicPartition]
     forgotten: list[tuple[TopicId, int]]
     renames: list[tuple[str, str]]
+    sizes: list[int]
+    """Of the folders, in bytes; 0 where that is not known."""
     delay_ms: int | None
     """None: the folders are set aside under their new names, and stay."""
     on_done: Callable[[OSError | None], None]
+    readers: Readers | None = None
+    """Open files through which the partitions' records may still be read; None: their room waits for the end of the delay."""
     error: OSError | None = None
+
+
+class _Piece(msgspec.Struct, frozen=True):
+    """A piece of work, and the segments or folders whose room it gives back."""
+
+    work: Callable[[], None]
+    frees: Sequence[RemovedSegment | str]
+
+
+class _Held(msgspec.Struct, frozen=True):
+    """Files that are to be emptied when no reader is left."""
+
+    is_read: Callable[[], bool]
+    pieces: list[_Piece]
 
 
 class FileRemoval:
     """What is to be removed from one log directory. Used from the event loop only."""
 
-    def __init__(self, filesystem: FileSystem, worker: Worker, on_failure: Callable[[OSError], None]) -> None:
+    def __init__(self, filesystem: FileSystem, worker: Worker, on_failure: Callable[[OSError], None], *, frees: bool = True) -> None:
+        """Unless it `frees` what was deleted, the room of files goes with their names."""
+        self._frees = frees
         self._filesystem = filesystem
         self._worker = worker
         self._on_failure = on_failure
-        self._due: list[tuple[int, int, list[Callable[[], None]]]] = []
+        self._due: list[tuple[int, int, list[_Piece]]] = []
         self._order = count()
-        self._pieces: deque[Callable[[], None]] = deque()
+        self._pieces: deque[_Piece] = deque()
         """What is due and waits for its turn."""
+        self._held: list[_Held] = []
+        self._unfreed: dict[RemovedSegment | str, int] = {}
+        """Bytes of segments and folders that still take room, as far as they are known."""
+        self._hurried: set[RemovedSegment | str] = set()
+        """Those of them whose files are being unlinked before their time."""
         self._running = 0
         self._now_ms = 0
         self._stopped = False
 
     def __len__(self) -> int:
-        return len(self._due) + len(self._pieces) + self._running
+        return len(self._due) + len(self._pieces) + len(self._held) + self._running
+
+    def unfreed(self) -> dict[Waiting, int]:
+        """Bytes that were deleted and take room still, by what they wait for."""
+        read = {freed for held in self._held if held.is_read() for piece in held.pieces for freed in piece.frees}
+        found: dict[Waiting, int] = {}
+        for freed, size_bytes in self._unfreed.items():
+            if not self._frees:
+                waits_for = Waiting.SWITCHED_OFF
+            elif isinstance(freed, RemovedSegment) and freed.readers is None:
+                waits_for = Waiting.COMPACTED
+            else:
+                waits_for = Waiting.READER if freed in read else Waiting.ROUND
+            found[waits_for] = found.get(waits_for, 0) + size_bytes
+        return found
 
     def remove_segments(self, removed: list[RemovedSegment], due_ms: int) -> None:
         """Renames the segments' files now and unlinks them at `due_ms`, by whatever clock `tick` goes."""
         if removed:
+            self._unfreed.update((segment, segment.size) for segment in removed)
 
             def marked(outcome: object) -> None:
                 if isinstance(outcome, OSError) and is_passing(outcome):
-                    self._at(max(due_ms, self._now_ms + RETRY_MS), [partial(_mark_and_unlink, self._filesystem, removed)])
+                    self._at(max(due_ms, self._now_ms + RETRY_MS), [_piece(_mark_and_unlink, self._filesystem, removed)])
                 else:
-                    self._after(lambda: self._at(due_ms, _removals_of(self._filesystem, removed)), outcome)
+                    self._after(partial(self._on_marked, removed, due_ms), outcome)
 
             self._worker.submit(partial(_mark_deleted, self._filesystem, removed), marked)
 
-    def remove_folders(self, paths: Iterable[str], due_ms: int) -> None:
-        """Removes whole folders at `due_ms`."""
+    def _on_marked(self, removed: list[RemovedSegment], due_ms: int) -> None:
+        self._at(due_ms, _removals_of(self._filesystem, removed))
+        freed = [segment for segment in removed if segment.readers is not None and self._frees]
+        for segment in freed:
+            if segment.is_read():
+                self._held.append(_Held(segment.is_read, [_piece(_free, self._filesystem, [segment])]))
+        unread = [segment for segment in freed if not segment.is_read()]
+        self._pieces.extend(_piece(_free, self._filesystem, part) for part in _in_parts(unread))
+        self._submit()
+
+    def remove_now(self, directory: str, end_offset: Offset) -> bool:
+        """Has the files of a log's removed segments that begin below `end_offset` unlinked at once: readers have them open.
+
+        Returns whether any is still there.
+        """
+        left = [each for each in self._unfreed if isinstance(each, RemovedSegment) and each.directory == directory]
+        left = [each for each in left if each.base_offset < end_offset]
+        hurried = [each for each in left if each not in self._hurried]
+        self._hurried.update(hurried)
+        self._pieces.extend(_piece(_mark_and_unlink, self._filesystem, part) for part in _in_parts(hurried))
+        self._submit()
+        return bool(left)
+
+    def remove_folders(self, paths: Mapping[str, int], due_ms: int) -> None:
+        """Removes whole folders, of so many bytes each (0 where that is not known), at `due_ms`."""
+        self._unfreed.update(paths)
         for path in paths:
-            self._at(due_ms, [partial(_remove_tree, self._filesystem, path)])
+            self._at(due_ms, [_Piece(partial(_remove_tree, self._filesystem, path), [path])])
+
+    def free_folders(self, paths: Iterable[str], readers: Readers) -> None:
+        """Gives the room of the records in these folders back as soon as none of `readers` is there any more. The folders stay."""
+        if not self._frees:
+            return
+        pieces = [_Piece(partial(_free_folder, self._filesystem, path), [path]) for path in paths]
+        self._held.append(_Held(lambda: any(file() is not None for file in readers), pieces))
+        self._free_unread()
 
     def rename_folders(
         self, renames: list[tuple[str, str]], on_renamed: Callable[[OSError | None], None], *, are_kept: bool = False
@@ -106,27 +182,40 @@ class FileRemoval:
         while self._due and self._due[0][0] <= now_ms:
             _due_ms, _order, pieces = heapq.heappop(self._due)
             self._pieces.extend(pieces)
+        self._free_unread()
+
+    def _free_unread(self) -> None:
+        """Empties what has no reader left."""
+        held, self._held = self._held, []
+        for each in held:
+            if each.is_read():
+                self._held.append(each)
+            else:
+                self._pieces.extend(each.pieces)
         self._submit()
 
     def stop(self) -> None:
         """Removes nothing more, but for what the worker has; the next start does it."""
         self._stopped = True
 
-    def _at(self, due_ms: int, pieces: list[Callable[[], None]]) -> None:
+    def _at(self, due_ms: int, pieces: list[_Piece]) -> None:
         heapq.heappush(self._due, (due_ms, next(self._order), pieces))
 
     def _submit(self) -> None:
         while self._pieces and self._running < PIECES_AT_ONCE and not self._stopped:
             self._running += 1
             piece = self._pieces.popleft()
-            self._worker.submit(piece, partial(self._on_removed, piece))
+            self._worker.submit(piece.work, partial(self._on_removed, piece))
 
-    def _on_removed(self, piece: Callable[[], None], outcome: object) -> None:
+    def _on_removed(self, piece: _Piece, outcome: object) -> None:
         self._running -= 1
         if isinstance(outcome, OSError) and is_passing(outcome):
             # To read a folder takes a descriptor. A piece that was done in part is done again.
             self._at(self._now_ms + RETRY_MS, [piece])
         else:
+            for freed in piece.frees:
+                self._unfreed.pop(freed, None)
+                self._hurried.discard(freed)
             self._after(self._submit, outcome)
 
     def _after(self, then: Callable[[], None], outcome: object) -> None:
@@ -148,11 +237,32 @@ def _mark_and_unlink(filesystem: FileSystem, removed: list[RemovedSegment]) -> N
     _unlink(filesystem, removed)
 
 
-def _removals_of(filesystem: FileSystem, removed: list[RemovedSegment]) -> list[Callable[[], None]]:
+def _piece(work: Callable[[FileSystem, list[RemovedSegment]], None], filesystem: FileSystem, removed: list[RemovedSegment]) -> _Piece:
+    return _Piece(partial(work, filesystem, removed), removed)
+
+
+def _in_parts(removed: list[RemovedSegment]) -> list[list[RemovedSegment]]:
+    return [removed[start : start + SEGMENTS_AT_ONCE] for start in range(0, len(removed), SEGMENTS_AT_ONCE)]
+
+
+def _free(filesystem: FileSystem, removed: list[RemovedSegment]) -> None:
+    for segment in removed:
+        segment.free(filesystem)
+
+
+def _free_folder(filesystem: FileSystem, path: str) -> None:
+    """Empties the files of records; those that say whose folder it is stay as they are."""
+    with contextlib.suppress(FileNotFoundError):
+        for name in filesystem.listdir(path):
+            if LOG_SUFFIX in name:
+                free_file(filesystem, f"{path}/{name}")
+
+
+def _removals_of(filesystem: FileSystem, removed: list[RemovedSegment]) -> list[_Piece]:
     """The removal of segments in pieces, their logs first."""
-    parts = [removed[start : start + SEGMENTS_AT_ONCE] for start in range(0, len(removed), SEGMENTS_AT_ONCE)]
+    parts = _in_parts(removed)
     logs_first = [_unlink_logs, _unlink] if len(parts) > 1 else [_unlink]
-    return [partial(unlink, filesystem, part) for unlink in logs_first for part in parts]
+    return [_piece(unlink, filesystem, part) for unlink in logs_first for part in parts]
 
 
 def _unlink_logs(filesystem: FileSystem, removed: list[RemovedSegment]) -> None:

@@ -6,7 +6,7 @@ unsigned varint, then fields as in a flexible message. Only the few types are re
 configured.
 
 It changes nothing, and stops at the first batch that isn't whole: what is behind was never committed. It isn't used but to take a directory
-over; where it can't be read the caller goes on without.
+over; where it can't be read the caller continues without.
 
 Source: Kafka's `AbstractApiMessageSerde`, `ConfigRecord.json` and its neighbours; KIP-630 for snapshots, KIP-868 for transactions.
 """

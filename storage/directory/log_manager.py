@@ -1,9 +1,10 @@
-"""All logs of a broker, over all its log directories: opened, made, deleted, trimmed, checkpointed, stopped.
+"""All logs of a broker, over all its log directories: opened, made, deleted, truncated, stopped.
 
 Guards: a partition is in one directory only; a partition whose directory is offline isn't created again, empty, in another; a delete that
 spans directories is reported as done when it's durable in all of them.
 
-How the directories are taken at the start is `directory_opening.py`, what happens inside one of them `directory_logs.py`. It doesn't know
+How the directories are taken at the start is `directory_opening.py`, what is asked of them as such `log_directories.py`, what happens
+inside one of them `directory_logs.py`. It doesn't know
 leaders: that an offset may be deleted is decided by its callers.
 
 Source: Kafka's LogManager.
@@ -11,27 +12,27 @@ Source: Kafka's LogManager.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 from lowtide.protocol.types import ZERO_TOPIC_ID, LeaderEpoch, Offset, TopicId, TopicPartition
 from lowtide.runtime.clock import Clock
-from lowtide.runtime.committer import Barrier, Committer
+from lowtide.runtime.committer import Barrier, MeasuredCommitter
 from lowtide.runtime.filesystem import FileSystem
 from lowtide.runtime.heavy_work import HeavyWorker
 from lowtide.runtime.random import Random
 from lowtide.runtime.worker import Worker
-from lowtide.storage.checkpoint import META_PROPERTIES, decode_meta_properties
 from lowtide.storage.compaction.cleanable import Cleanable
 from lowtide.storage.compaction.log_cleaning import CleaningLimits, LogCleaning, OnCleaned
+from lowtide.storage.directory.directory_erasures import OnErased
 from lowtide.storage.directory.directory_logs import DirectoryLogs
 from lowtide.storage.directory.directory_opening import KnownTopic, OfflinePartition, Opened, OpenRequest, open_directories
-from lowtide.storage.directory.directory_reports import DirectoryUsage, Recovery
-from lowtide.storage.directory.known_directories import KNOWN_DIRECTORIES, encode_known, read_known
-from lowtide.storage.directory.log_settings import DirectoryPorts, LogManagerSettings, OnPrefixDeleted
-from lowtide.storage.directory.log_starts import LogStarts, all_together
-from lowtide.storage.errors import FailureKind, RefusedDirectoryError, StorageError, failure_kind, is_passing, storage_error
+from lowtide.storage.directory.directory_reports import DirectoryUsage
+from lowtide.storage.directory.held_answers import HeldAnswers
+from lowtide.storage.directory.log_directories import LogDirectories
+from lowtide.storage.directory.log_settings import DirectoryPorts, LogListeners, LogManagerSettings, OnPrefixDeleted
+from lowtide.storage.directory.log_starts import DirectoryLogStarts, LogStarts, all_together
+from lowtide.storage.errors import FailureKind, RefusedDirectoryError, StorageError, failure_kind, is_passing
 from lowtide.storage.log.log import Log, LogConfig, RemovedSegment
-from lowtide.storage.log.log_place import LoadReport
 from lowtide.storage.log.segment_files import CLOSED_SEGMENTS_MAX, SegmentCache
 from lowtide.storage.log_directory import Identity
 from lowtide.storage.log_start.journal import OnDurable
@@ -51,25 +52,23 @@ class LogManager:
         filesystem: FileSystem,
         clock: Clock,
         directories: Sequence[str],
-        committers: Mapping[str, Committer],
+        committers: Mapping[str, MeasuredCommitter],
         worker: Worker,
         random: Random,
         settings: LogManagerSettings | None = None,
+        on_directory_failed: OnDirectoryFailed | None = None,
     ) -> None:
         """`committers` has one for each of `directories`; they are closed with the manager, the worker isn't."""
         assert directories, "a broker has at least one log directory"
-        self.without_room: set[str] = set()
-        """Directories to which writes were refused for want of room: they report no usable bytes (`broker/lifecycle/disk_space.py`)."""
         self.logs: dict[TopicPartition, Log] = {}
         """All logs that are loaded, those of directories that went offline among them (`log.offline`)."""
-        self.on_directory_failed: OnDirectoryFailed = _nobody_listens
-        self.on_log_flushed: Callable[[Log], None] = lambda _log: None
-        """Called whenever a log's recovery point may have risen."""
+        self._on_directory_failed = on_directory_failed or _nobody_listens
         self._filesystem = filesystem
         self._paths = [path.rstrip("/") or "/" for path in directories]
         self._committers = committers
         self._given = dict(zip(self._paths, directories, strict=True))
         self._opened = Opened()
+        self._listeners = LogListeners()
         self._is_open = False
         settings = settings or LogManagerSettings()
         cache = SegmentCache(open_max=min(CLOSED_SEGMENTS_MAX, settings.segment_files_max), files_max=settings.segment_files_max)
@@ -78,38 +77,19 @@ class LogManager:
                 path,
                 DirectoryPorts(filesystem=filesystem, clock=clock, committer=committers[given], worker=worker, random=random, cache=cache),
                 settings,
+                self._listeners,
                 self._on_failed,
             )
             for given, path in zip(directories, self._paths, strict=True)
         }
-        for directory in self._directories.values():
-            directory.on_flushed = self._on_log_flushed
-        self.log_starts = LogStarts(
-            {path: directory.log_starts for path, directory in self._directories.items()}, committers[self._given[self._paths[0]]]
-        )
+        answers = HeldAnswers(clock, lambda log: self._directories[log.parent_directory].parts.holes.is_freeing(log))
+        self._listeners.freed.append(answers.release)
+        self.directories = LogDirectories(filesystem, self._directories, committers, self._given, answers)
+        """The directories as such: where they are, how they are, what is due in them."""
+        self._log_starts: dict[str, DirectoryLogStarts] = {}
+        self.log_starts = LogStarts(self._log_starts, committers[self._given[self._paths[0]]])
 
     # Opening
-
-    def known_cluster_id(self) -> str | None:
-        """The cluster that the directories belong to, by what they say themselves; None if all are new. Takes no lock.
-
-        Errors: StorageError for a `meta.properties` that can't be read, if no other one tells.
-        """
-        failure: StorageError | None = None
-        for path in self._paths:
-            place = f"{path}/{META_PROPERTIES}"
-            try:
-                properties = decode_meta_properties(self._filesystem.read_bytes(place), place) if self._filesystem.exists(place) else None
-            except OSError as error:
-                failure = failure or storage_error(place, error)
-            except StorageError as error:
-                failure = failure or error
-            else:
-                if properties is not None:
-                    return properties.cluster_id
-        if failure is not None:
-            raise failure
-        return None
 
     def open(
         self,
@@ -144,10 +124,11 @@ class LogManager:
         for directory in self._directories.values():
             if directory.is_online:
                 self.logs.update(directory.logs)
+                self._log_starts[directory.path] = directory.parts.log_starts
         self._is_open = True
         for directory in self._directories.values():
             if not directory.is_online:
-                self._on_failed(directory, directory.offline_reason or "")
+                self._on_failed(directory, directory.state.offline_reason or "")
 
     def expect(self, partitions: Iterable[tuple[TopicPartition, TopicId]]) -> list[TopicPartition]:
         """Takes what the metadata say has been here before; returns those that are offline. Start code: it syncs.
@@ -164,26 +145,12 @@ class LogManager:
             missed = missed or key in offline
         if not missed:
             self._opened.lost.clear()
-        self._write_known()
+        self.directories.note_each_other(self._opened.lost)
         return sorted(offline)
 
     def _knows_start(self, key: TopicPartition, topic_id: TopicId) -> bool:
         """Whether a directory that works has a log start for the partition: then it was there."""
-        return any(each.journal.value(topic_id, key.partition) is not None for each in self._directories.values() if each.is_online)
-
-    def _write_known(self) -> None:
-        """Notes the directories in each other, for the next start."""
-        known = dict(self._opened.lost)
-        for path, directory in self._directories.items():
-            if directory.directory_id is not None:
-                known[directory.directory_id] = self._filesystem.absolute_path(path)
-        for path, directory in self._directories.items():
-            if directory.is_online and read_known(self._filesystem, path) != known:
-                try:
-                    self._filesystem.replace_file(f"{path}/{KNOWN_DIRECTORIES}", encode_known(known))
-                except OSError as error:
-                    if not is_passing(error):
-                        directory.fail(error)
+        return any(each.parts.journal.value(topic_id, key.partition) is not None for each in self._directories.values() if each.is_online)
 
     @property
     def lost_directories(self) -> tuple[str, ...]:
@@ -191,112 +158,18 @@ class LogManager:
         return tuple(sorted(self._opened.lost.values()))
 
     @property
-    def paths(self) -> tuple[str, ...]:
-        """All log directories, as they were given."""
-        return tuple(self._paths)
-
-    def absolute_path(self, path: str) -> str:
-        """The path of a log directory from the root."""
-        return self._filesystem.absolute_path(path)
-
-    def usage(self, path: str) -> DirectoryUsage:
-        """What is in a log directory, and how much room there is. Errors: StorageError when it is offline or can't be asked."""
-        directory = self._directories[path]
-        if not directory.is_online:
-            raise StorageError(path, f"the log directory is offline: {directory.offline_reason}")
-        try:
-            total_bytes, usable_bytes = self._filesystem.total_bytes(path), self._filesystem.free_bytes(path)
-        except OSError as error:
-            raise storage_error(path, error) from error
-        return DirectoryUsage(
-            absolute_path=self.absolute_path(path),
-            logs=tuple(directory.logs.values()),
-            total_bytes=total_bytes,
-            usable_bytes=0 if path in self.without_room else usable_bytes,
-        )
-
-    def free_bytes(self, path: str) -> int:
-        """What this process may still write to the volume of a directory. Errors: StorageError."""
-        try:
-            return self._filesystem.free_bytes(path)
-        except OSError as error:
-            raise storage_error(path, error) from error
-
-    def logs_in(self, path: str) -> Collection[Log]:
-        """The logs of a directory, as they come and go."""
-        return self._directories[path].logs.values()
-
-    def take_refused(self, path: str) -> bool:
-        """Whether a write to the directory was refused for want of room since the last call."""
-        directory = self._directories[path]
-        refused = [log for log in directory.logs.values() if log.take_refused()]
-        return bool(refused) or directory.journal.is_stalled
-
-    @property
-    def recoveries(self) -> list[Recovery]:
-        """What loading the directories took, of those that are online and held any logs."""
-        return [
-            Recovery(path, each.directory.stopped_cleanly, *each.checked) for path, each in self._directories.items() if each.checked.logs
-        ]
-
-    @property
-    def strays(self) -> tuple[str, ...]:
-        """Paths of folders in the log directories that aren't partitions of ours; they are left alone."""
-        return tuple(stray for directory in self._directories.values() for stray in directory.strays)
-
-    @property
     def damaged(self) -> dict[TopicPartition, StorageError]:
         """Partitions that couldn't be loaded, though their directory could."""
-        return {key: error for directory in self._directories.values() for key, error in directory.damaged.items()}
-
-    @property
-    def load_reports(self) -> dict[TopicPartition, LoadReport]:
-        """What loading had to mend, by partition; those with nothing to mend are left out."""
-        return {key: report for directory in self._directories.values() for key, report in directory.reports.items()}
+        return {key: error for directory in self._directories.values() for key, error in directory.partitions.damaged.items()}
 
     @property
     def is_open(self) -> bool:
         """Whether all directories were taken and their logs loaded."""
         return self._is_open
 
-    @property
-    def has_online_directory(self) -> bool:
-        """Whether anything can still be written."""
-        return any(directory.is_online for directory in self._directories.values())
-
-    @property
-    def offline_directories(self) -> dict[str, str]:
-        """The directories that are offline, with the reason."""
-        return {path: directory.offline_reason or "" for path, directory in self._directories.items() if not directory.is_online}
-
     def offline_partitions(self) -> list[TopicPartition]:
         """Partitions that can't be served here since their log directory failed, or since they may be in one that is missing."""
         return sorted({key for key, log in self.logs.items() if log.offline} | self._opened.offline.keys())
-
-    def registrations(self) -> dict[str, int | None]:
-        """By online directory, the number of the registration that reached it last, None where it has none. Start code: it may fail one."""
-        numbers = {}
-        for path, directory in self._directories.items():
-            if directory.is_online:
-                try:
-                    numbers[path] = directory.directory.registration()
-                except OSError as error:
-                    directory.fail(error)
-        return numbers
-
-    def write_registration(self, number: int, directories: Collection[str]) -> None:
-        """Notes a registration in these directories, as far as they are online, durably. Start code: it syncs.
-
-        A directory without room keeps the old number, and is stale by it; one that fails goes offline.
-        """
-        for path in directories:
-            directory = self._directories[path]
-            if directory.is_online:
-                try:
-                    directory.directory.write_registration(number)
-                except OSError as error:
-                    if not is_passing(error):
-                        directory.fail(error)
 
     # Logs come and go
 
@@ -315,8 +188,8 @@ class LogManager:
         if offline is not None and offline.topic_id in (topic_id, ZERO_TOPIC_ID):
             raise StorageError(offline.directory, f"the log directory of {topic_partition} is offline")
         holder = self._holder(topic_partition)
-        if holder is not None and topic_partition in holder.damaged:
-            raise holder.damaged[topic_partition]
+        if holder is not None and topic_partition in holder.partitions.damaged:
+            raise holder.partitions.damaged[topic_partition]
         failure: StorageError | None = None
         for directory in [holder] if holder is not None else self._homes_for(topic_partition, topic_id):
             try:
@@ -330,8 +203,8 @@ class LogManager:
     def _homes_for(self, topic_partition: TopicPartition, topic_id: TopicId) -> list[DirectoryLogs]:
         """The directories for a new log, best first; one that has a log start for it is the only one, for it's where the log was."""
         online = [directory for directory in self._directories.values() if directory.is_online]
-        known = [directory for directory in online if directory.journal.value(topic_id, topic_partition.partition) is not None]
-        return known[:1] or sorted(online, key=lambda directory: directory.partition_count)
+        known = [directory for directory in online if directory.parts.journal.value(topic_id, topic_partition.partition) is not None]
+        return known[:1] or sorted(online, key=lambda directory: len(directory.partitions))
 
     def delete_logs(self, partitions: Iterable[TopicPartition], on_done: OnDurable, *, set_aside: bool = False) -> None:
         """Deletes logs: they are out of sight at once; `on_done` runs when their names may be used again, their log starts forgotten.
@@ -356,19 +229,22 @@ class LogManager:
 
     def listen_to_deletions(self, on_prefix_deleted: OnPrefixDeleted) -> None:
         """From now on report each log start that has risen, and segments that left their logs; also segments alone."""
-        for directory in self._directories.values():
-            directory.log_starts.on_prefix_deleted = on_prefix_deleted
+        self._listeners.prefix_deleted.append(on_prefix_deleted)
+
+    def listen_to_erasing(self, on_not_erased: Callable[[Log, str], None]) -> None:
+        """Calls it with a log that can't be erased, and the reason."""
+        self._listeners.not_erased.append(on_not_erased)
 
     def truncate(self, log: Log, offset: Offset, on_settled: OnDurable) -> None:
         """Cuts a log at `offset`, its new end. It takes no records before `on_settled(None)`. See `LogTruncations.truncate`."""
-        self._directories[log.parent_directory].truncations.truncate(log, offset, on_settled)
+        self._directories[log.parent_directory].parts.truncations.truncate(log, offset, on_settled)
 
     def begin_anew(self, log: Log, offset: Offset, leader_epoch: LeaderEpoch, is_wanted: Callable[[], bool], on_settled: OnDurable) -> None:
         """Empties a log, which then starts and ends at `offset`; it takes no records before `on_settled(None)`.
 
         `is_wanted` is asked once more when the journal has it. See `LogTruncations.begin_anew`.
         """
-        self._directories[log.parent_directory].truncations.begin_anew(log, offset, leader_epoch, is_wanted, on_settled)
+        self._directories[log.parent_directory].parts.truncations.begin_anew(log, offset, leader_epoch, is_wanted, on_settled)
 
     def remove_segments(self, log: Log, removed: Sequence[RemovedSegment]) -> None:
         """Unlinks segments of a log that gave way to others (`FollowerAppend.removed`)."""
@@ -378,35 +254,18 @@ class LogManager:
         committer = self._committers[next(iter(self._committers))]
         committer.submit(Barrier(), lambda _error: on_done(error))
 
-    def commit(self, path: str, barrier: Barrier, on_done: Callable[[OSError | None], None]) -> None:
-        """Makes files of others in a log directory durable, behind what is under way there."""
-        self._committers[self._given[path]].submit(barrier, on_done)
-
-    def fail_directory(self, path: str, error: OSError) -> None:
-        """A file of others in a log directory has failed: the directory goes offline."""
-        self._directories[path].fail(error)
+    def erase(self, log: Log, offset: Offset, on_done: OnErased) -> Callable[[], object]:
+        """Has no file of the log's folder hold a record below `offset`; then calls `on_done`. See `DirectoryErasures.request`."""
+        return self._directories[log.parent_directory].parts.erasures.request(log, offset, on_done)
 
     # Due work and failure
-
-    def due_work(self, wall_ms: int) -> Iterator[None]:
-        """Does what is due, a step at a time: flushes by time, checkpoints, removal of files, forgetting silent producers.
-
-        To be begun on the order of once a second, and always to be taken to its end. A step takes well below a millisecond.
-        """
-        for directory in self._directories.values():
-            yield from directory.due_work(wall_ms)
 
     def begin_cleaning(
         self, log: Log, cleanable: Cleanable, limits: CleaningLimits, worker: HeavyWorker, now_ms: int, on_cleaned: OnCleaned
     ) -> LogCleaning:
         """Has a log compacted. See `DirectoryCleanings.begin`."""
-        cleanings = self._directories[log.parent_directory].cleanings
+        cleanings = self._directories[log.parent_directory].parts.cleanings
         return cleanings.begin(log, cleanable, limits, worker, now_ms, on_cleaned)
-
-    def write_cleaner_checkpoints(self) -> Iterator[None]:
-        """Notes how far logs are compacted, a step at a time, where that has changed."""
-        for directory in self._directories.values():
-            yield from directory.cleanings.write()
 
     def flush(self, log: Log) -> None:
         """Begins to sync the log, if there is something to sync and nothing under way."""
@@ -423,21 +282,25 @@ class LogManager:
         if not is_passing(error) and not has_left:
             self._directories[log.parent_directory].fail(error)
 
-    def _on_log_flushed(self, log: Log) -> None:
-        self.on_log_flushed(log)
+    def listen_to_flushes(self, listener: Callable[[Log], None]) -> None:
+        """From now on call `listener` whenever a log's recovery point may have risen; listeners in the order in which they came."""
+        self._listeners.flushed.append(listener)
 
     def _on_failed(self, directory: DirectoryLogs, reason: str) -> None:
         """A directory went offline; those that do while all are being opened are reported afterwards."""
         if not self._is_open:
             return
         here = {key: OfflinePartition(directory.path, log.topic_id) for key, log in directory.logs.items()}
-        here |= {key: OfflinePartition(directory.path, ZERO_TOPIC_ID) for key in (*directory.unidentified, *directory.damaged)}
+        here |= {
+            key: OfflinePartition(directory.path, ZERO_TOPIC_ID)
+            for key in (*directory.partitions.unidentified, *directory.partitions.damaged)
+        }
         self._opened.offline |= here
-        self.on_directory_failed(directory.path, reason, list(directory.logs.values()))
+        self._on_directory_failed(directory.path, reason, list(directory.logs.values()))
 
     def _holder(self, topic_partition: TopicPartition, *, besides_offline: bool = True) -> DirectoryLogs | None:
         for directory in self._directories.values():
-            if (directory.is_online or not besides_offline) and directory.holds(topic_partition):
+            if (directory.is_online or not besides_offline) and topic_partition in directory.partitions:
                 return directory
         return None
 
@@ -449,29 +312,11 @@ class LogManager:
         Callers that wait for a log start are answered. The logs are not used any more.
         Errors: the first StorageError, when all directories are done; one that failed, or had failed before, has no marker.
         """
-        failure: StorageError | None = None
-        self._drain()
-        for directory in self._directories.values():
-            if directory.is_online:
-                try:
-                    directory.finish(broker_epoch)
-                except StorageError as error:
-                    failure = failure or error
-            directory.release()
-        if failure is not None:
-            raise failure
+        self.directories.close(broker_epoch)
 
     def release(self) -> None:
         """Ends without a clean stop: answers what is under way and gives up the locks. The next start recovers."""
-        self._drain()
-        for directory in self._directories.values():
-            directory.release()
-
-    def _drain(self) -> None:
-        for directory in self._directories.values():
-            directory.stop()
-        for committer in self._committers.values():
-            committer.close()
+        self.directories.release()
 
 
 def _nobody_listens(_path: str, _reason: str, _logs: list[Log]) -> None:

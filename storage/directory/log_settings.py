@@ -32,14 +32,28 @@ class LogManagerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """`log.flush.offset.checkpoint.interval.ms`"""
     high_watermark_interval_ms: int = 5_000
     """`replica.high.watermark.checkpoint.interval.ms`"""
-    producer_id_expiration_ms: int = DEFAULT_EXPIRATION_MS
-    """`producer.id.expiration.ms`"""
+    producer_id_expiration_ms: Callable[[], int] = lambda: DEFAULT_EXPIRATION_MS
+    """`producer.id.expiration.ms`, as it is now."""
     producer_expiration_check_ms: int = 600_000
     """`producer.id.expiration.check.interval.ms`"""
+    frees_deleted: bool = True
+    """`lowtide.log.free.deleted`"""
     segment_files_max: int = FILES_MAX
     """How many `.log` files may be open."""
     default_config: LogConfig = msgspec.field(default_factory=LogConfig)
     """What logs are loaded with whose topics aren't known."""
+
+
+class LogListeners(msgspec.Struct, frozen=True):
+    """Who is called about logs: lists that all directories share, and that grow with each listener."""
+
+    flushed: list[Callable[[Log], None]] = msgspec.field(default_factory=list)
+    """Called whenever a log's recovery point may have risen."""
+    prefix_deleted: list[OnPrefixDeleted] = msgspec.field(default_factory=list)
+    freed: list[Callable[[], None]] = msgspec.field(default_factory=list)
+    """Called when a hole was made."""
+    not_erased: list[Callable[[Log, str], None]] = msgspec.field(default_factory=list)
+    """Called with the reason when a log can't be erased, which is not tried again before its start rises."""
 
 
 class DirectoryPorts(msgspec.Struct, frozen=True, kw_only=True):

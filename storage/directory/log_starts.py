@@ -19,11 +19,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-import msgspec
-
 from lowtide.protocol.types import Offset, TopicPartition
 from lowtide.runtime.clock import Clock
 from lowtide.runtime.committer import Barrier, Committer
+from lowtide.storage.directory.directory_holes import DirectoryHoles
 from lowtide.storage.directory.file_removal import FileRemoval
 from lowtide.storage.directory.log_settings import OnPrefixDeleted
 from lowtide.storage.log.log import Log
@@ -43,30 +42,29 @@ class LogStartIncrement(NamedTuple):
         return (self.log.topic_id, self.log.topic_partition.partition, self.log_start_offset)
 
 
-class DirectoryParts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the log starts of a directory need of it."""
-
-    logs: Mapping[TopicPartition, Log]
-    """As they come and go."""
-    clock: Clock
-    removal: FileRemoval
-
-
 class DirectoryLogStarts:
     """The log starts of one directory, behind its journal. Used from the event loop only."""
 
-    def __init__(self, parts: DirectoryParts) -> None:
-        self.on_prefix_deleted: OnPrefixDeleted = lambda _log, _before, _removed: None
-        """Called when a log start has risen, with what it was before, and the segments that left the log."""
-        self._logs = parts.logs
-        self._clock = parts.clock
-        self._removal = parts.removal
-        self._journal: LogStartJournal | None = None
-        self._is_stopped = False
+    def __init__(
+        self,
+        journal: LogStartJournal,
+        logs: Mapping[TopicPartition, Log],
+        clock: Clock,
+        removal: FileRemoval,
+        listeners: Sequence[OnPrefixDeleted],
+        freeing: tuple[DirectoryHoles, dict[Log, None]],
+    ) -> None:
+        """`logs` as they come and go. `listeners` are called when a log start has risen, or segments below one have left a log.
 
-    def begin(self, journal: LogStartJournal) -> None:
-        """The directory's journal is open."""
+        The first of `freeing` makes holes of what is deleted; into the second go logs of which it is to be erased.
+        """
+        self._holes, self._erased = freeing
         self._journal = journal
+        self._logs = logs
+        self._clock = clock
+        self._removal = removal
+        self._listeners = listeners
+        self._is_stopped = False
 
     def stop(self) -> None:
         """Journals nothing any more by itself."""
@@ -78,7 +76,6 @@ class DirectoryLogStarts:
             log.request_log_start(offset)
         # In the journal the last one wins, so a lower start than one that is on its way, or there, must not follow it.
         entries = [LogStartIncrement(log, log.log_start_pending).entry for log, _ in increments]
-        assert self._journal is not None
         self._journal.request_log_starts(entries, partial(self._on_log_starts_durable, increments, on_durable))
 
     def _on_log_starts_durable(self, increments: Sequence[LogStartIncrement], on_durable: OnDurable, error: OSError | None) -> None:
@@ -88,9 +85,11 @@ class DirectoryLogStarts:
             for log, offset in increments:
                 if logs.get(log.topic_partition) is log and not self._make_log_start_visible(log, offset):
                     overtaken.append(LogStartIncrement(log, log.log_start_offset).entry)
-            if overtaken and not self._is_stopped and self._journal is not None:
+            if overtaken and not self._is_stopped:
                 # A truncation came between, and whatever is written above its end now wasn't meant: the journal may not say so either.
                 self._journal.request_log_starts(overtaken, lambda _error: None)
+            if self._holes.hurried:
+                self._holes.hurry()  # Before the answers, which may wait for it.
         on_durable(error)
 
     def _make_log_start_visible(self, log: Log, offset: Offset) -> bool:
@@ -98,7 +97,14 @@ class DirectoryLogStarts:
         before, removed = log.log_start_offset, log.make_log_start_visible(offset)
         if removed:
             self._removal.remove_segments(removed, self._clock.monotonic_ms() + log.config.file_delete_delay_ms)
-        self.on_prefix_deleted(log, before, removed)
+        if log.log_start_offset > before:
+            self._holes.risen[log] = None
+            if log.leaves_much:
+                self._holes.hurry_for(log)
+            if log.config.lowtide_delete_erase:
+                self._erased[log] = None
+        for listener in self._listeners:
+            listener(log, before, removed)
         return log.log_start_offset >= offset
 
 
@@ -106,7 +112,7 @@ class LogStarts:
     """The log starts of all directories of a broker."""
 
     def __init__(self, directories: Mapping[str, DirectoryLogStarts], committer: Committer) -> None:
-        """`directories` by their paths; `committer` of any of them, for answers that need no disk."""
+        """`directories` by their paths, as they are opened; `committer` of any of them, for answers that need no disk."""
         self._directories = directories
         self._committer = committer
 

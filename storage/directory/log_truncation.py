@@ -59,7 +59,7 @@ class LogTruncations:
         logs: Mapping[TopicPartition, Log],
         removal: FileRemoval,
         recovery_points: OffsetCheckpoint,
-        journal: Callable[[], LogStartJournal],
+        journal: LogStartJournal,
         on_failure: Callable[[OSError | StorageError], None],
     ) -> None:
         """`logs` are those of the directory, as they come and go; `on_failure` takes it offline."""
@@ -98,7 +98,7 @@ class LogTruncations:
         """
         beginning = _Beginning(log=log, offset=offset, leader_epoch=leader_epoch, is_wanted=is_wanted, on_settled=on_settled)
         log.unsettled += 1
-        self._journal().request_log_starts([LogStartIncrement(log, offset).entry], partial(self._on_begun, beginning))
+        self._journal.request_log_starts([LogStartIncrement(log, offset).entry], partial(self._on_begun, beginning))
 
     def settle_later(self, log: Log) -> None:
         """A start has cut the log and had no room to make that durable: nothing is appended before that is done. For start code."""
@@ -194,7 +194,7 @@ class LogTruncations:
                 on_written(settling, error)
 
         if self._is_here(log):
-            self._journal().request_log_starts([LogStartIncrement(log, log.log_start_pending).entry], written)
+            self._journal.request_log_starts([LogStartIncrement(log, log.log_start_pending).entry], written)
         else:
             settling.on_settled(None)
 

@@ -106,6 +106,15 @@ class OffsetIndex:
         found = bisect_left(self._positions, position)
         return self.base_offset + self.relative_offsets[found] if found < len(self.relative_offsets) else None
 
+    def drop_before(self, position: FilePosition) -> None:
+        """Drops the entries of batches that begin before `position`: they are in a hole."""
+        gone = bisect_left(self._positions, position)
+        del self.relative_offsets[:gone], self._positions[:gone]
+
+    def shift(self, by: int) -> None:
+        """All batches lie `by` bytes further on, or before that where it is negative."""
+        self._positions = array("i", [position + by for position in self._positions])
+
     def truncate(self, end_offset: Offset) -> None:
         """Drops the entries of batches that end at or after `end_offset` (exclusive end of what stays)."""
         keep = bisect_left(self.relative_offsets, end_offset - self.base_offset)
@@ -172,10 +181,22 @@ class TimeIndex:
         self.relative_offsets.append(offset - self.base_offset)
         return True
 
+    def clear(self) -> None:
+        """Drops all entries."""
+        del self._timestamps[:], self.relative_offsets[:]
+
     def lookup(self, timestamp_ms: int) -> Offset:
         """The offset from which scanning forward meets the first record with a timestamp at or above `timestamp_ms`."""
         found = bisect_left(self._timestamps, timestamp_ms)
         return self.base_offset + (self.relative_offsets[found - 1] if found else 0)
+
+    def drop_before(self, offset: Offset) -> None:
+        """Drops the entries for offsets before `offset`, which are in a hole. Their largest timestamp bounds those behind it, and stays."""
+        gone = bisect_left(self.relative_offsets, offset - self.base_offset)
+        largest, _ = self.last_entry
+        del self.relative_offsets[:gone], self._timestamps[:gone]
+        if gone and not self._timestamps:
+            self.maybe_append(largest, offset)
 
     def truncate(self, end_offset: Offset) -> None:
         """Drops the entries for offsets at or after `end_offset` (exclusive end of what stays)."""

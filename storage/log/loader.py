@@ -62,7 +62,7 @@ def load_log(place: LogPlace, known: KnownLog, *, now_ms: int, report: LoadRepor
 
     A gap between unsynced segments ends the log, unless it is below `known.cleaned_to`: our own compaction leaves none between segments.
     The log's recovery point is never above what was given, whatever was checked: checking reads the page cache, which proves nothing.
-    After an unclean stop `flush_wanted` is set: until that barrier is done, a power cut may undo what was mended, and a truncation that the
+    After an unclean stop `flush_wanted` is set: until that barrier is done, a power cut may undo repairs, and a truncation that the
     crash had overtaken.
     Errors: StorageError, when the disk fails.
     """
@@ -71,7 +71,8 @@ def load_log(place: LogPlace, known: KnownLog, *, now_ms: int, report: LoadRepor
     try:
         loader.remove_leftovers()
         segments = loader.open_segments(known.log_start_offset)
-        log_start_offset = max(known.log_start_offset, segments[0].base_offset if segments else 0)
+        loader.settle_hole(known)
+        log_start_offset = max(known.log_start_offset, segments[0].first_offset if segments else 0)
         log_end_offset = loader.find_log_end(known.recovery_point, log_start_offset, clean=known.clean)
         parts = LogParts(
             filesystem=place.filesystem,

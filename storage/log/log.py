@@ -16,43 +16,29 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import Final
 
+from lowtide.protocol.control_records import read_control_record
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.records import read_control_record
 from lowtide.protocol.types import LeaderEpoch, Offset, TopicId, TopicPartition
 from lowtide.runtime.committer import Barrier
 from lowtide.runtime.filesystem import File
 from lowtide.storage.errors import DISK_FULL, DamagedSegmentError, StorageError, is_passing, storage_error
 from lowtide.storage.log.log_cut import CuttableLog
 from lowtide.storage.log.log_parts import LogParts
-from lowtide.storage.log.log_values import (
-    NOTHING_READ,
-    READ_OUT_OF_RANGE,
-    AppendedBatch,
-    FollowerAppend,
-    LogConfig,
-    LogRead,
-)
+from lowtide.storage.log.log_values import NOTHING_READ, READ_OUT_OF_RANGE, AppendedBatch, FollowerAppend, LogConfig, LogRead
 from lowtide.storage.log.markers import check_producer, refused, remember_producer
 from lowtide.storage.log.offsets import LogOffsets
 from lowtide.storage.log.open_transactions import CompletedTransaction
 from lowtide.storage.log.producer_state import ACCEPTED
-from lowtide.storage.log.segment import CONTROL_BYTES_MAX, Segment, next_base_offset
-from lowtide.storage.log.segment_file import FileSlice
+from lowtide.storage.log.segment import Segment, next_base_offset
+from lowtide.storage.log.segment_file import CONTROL_BYTES_MAX, FileSlice
 from lowtide.storage.log.segment_files import RemovedSegment, SegmentCache
 from lowtide.storage.log.stored_batches import LEADER_EPOCH_MAX, StoredBatch, follow_each_other, split_stored_batches
 from lowtide.storage.log.timestamps import Found, LongSearch, TimestampedOffset, search_max_timestamp, search_timestamp
 from lowtide.storage.log.transaction_recovery import rebuild_aborted
+from lowtide.storage.log.unfreed import MUCH_BYTES
 from lowtide.storage.log.validator import ValidatedBatch
 
-__all__ = [
-    "AppendedBatch",
-    "FileSlice",
-    "FollowerAppend",
-    "Log",
-    "LogConfig",
-    "RemovedSegment",
-    "SegmentCache",
-]
+__all__ = ["AppendedBatch", "FileSlice", "FollowerAppend", "Log", "LogConfig", "RemovedSegment", "SegmentCache"]
 
 _PREFIX: Final = Struct(">qii")
 """What the leader sets in a batch: base offset, batch length, leader epoch. The CRC doesn't cover it."""
@@ -64,13 +50,14 @@ class Log(CuttableLog):
     """One partition's log. Its offsets are attributes (see `LogOffsets`).
 
     `offline` is set when its directory failed: it then refuses appends. `disk_full` says that the last append met a full disk.
-    `flush_wanted` says that a segment was rolled since the last flush barrier, or that the log was mended after an unclean stop.
+    `flush_wanted` says that a segment was rolled since the last flush barrier, or that the log was repaired after an unclean stop.
+    `leaves_much` says that what was deleted may be worth a hole at once; `unfreed_bytes` knows.
     `unsettled` counts truncations that aren't on the disk yet: until they are, appends are refused (`log_truncation.py`).
     `attention` has the logs, this one or others, for which due work may come up by itself; it is shared with the code that carries that
     out.
     """
 
-    __slots__ = ("attention", "disk_full", "flush_wanted", "topic_id", "topic_partition", "unsettled")
+    __slots__ = ("attention", "disk_full", "flush_wanted", "leaves_much", "topic_id", "topic_partition", "unsettled")
 
     def __init__(self, topic_partition: TopicPartition, topic_id: TopicId, config: LogConfig, parts: LogParts, offsets: LogOffsets) -> None:
         """A log over `parts`, of which the last segment is pinned for writing; `offsets` are taken over."""
@@ -79,6 +66,7 @@ class Log(CuttableLog):
         self.topic_id = topic_id
         self.disk_full = False
         self.flush_wanted = False
+        self.leaves_much = False
         self.unsettled = 0
         self.attention: dict[Log, None] = {}
 
@@ -89,8 +77,8 @@ class Log(CuttableLog):
 
     @property
     def size_bytes(self) -> int:
-        """Of all `.log` files."""
-        return sum(segment.size for segment in self._segments)
+        """Of all `.log` files, without what is a hole in them."""
+        return sum(segment.size for segment in self._segments) - self._segments[0].punched
 
     @property
     def flush_is_due(self) -> bool:
@@ -105,7 +93,9 @@ class Log(CuttableLog):
     def configure(self, config: LogConfig) -> None:
         """Takes over a configuration."""
         self.config = config
-        if config.asks_for_flushes:
+        if not self.frees_at_once:
+            self.abandon_holes()
+        if config.asks_for_flushes or config.lowtide_delete_erase:
             self.attention[self] = None
 
     # Appending
@@ -256,18 +246,23 @@ class Log(CuttableLog):
         if offset > self.log_start_pending or not self.move_log_start(offset):
             return []
         self.leader_epochs.truncate_from_start(offset)
-        # Producers stay: one that has lost its records goes on where it was, and a retry of its last batch is recognised (KAFKA-7190).
-        bases = self._segments.bases
+        # Producers stay: one that has lost its records continues where it was, and a retry of its last batch is recognised (KAFKA-7190).
+        bases, active = self._segments.bases, self._segments.active
+        self.leaves_much = active.size - active.punched >= MUCH_BYTES or len(bases) > 1
         return [] if len(bases) == 1 or bases[1] > offset else self.remove_below_start()
 
     def remove_below_start(self) -> list[RemovedSegment]:
         """Takes what lies wholly below the log start out of the log; a roll after a delete to the end leaves such segments."""
         if (passed := self._segments.number_of(self.log_start_offset)) <= 0:
             return []
-        removed = [RemovedSegment(self.directory, segment.base_offset, segment.size) for segment in self._segments.remove_first(passed)]
+        frees = self.frees_at_once
+        removed = [
+            RemovedSegment(self.directory, segment.base_offset, segment.size, readers=segment.held() if frees else None)
+            for segment in self._segments.remove_first(passed)
+        ]
         self._snapshots.left_with_segments(self._segments.bases[0])
         self._aborted.left_with_segments(self._segments.bases[0])
-        self._removing = [before for before in self._removing if not before.renamed] + removed
+        self._removing = [*self._still_removing(), *removed]
         return removed
 
     def forget_removed_segments(self) -> None:
@@ -275,6 +270,7 @@ class Log(CuttableLog):
         for removed in self._removing:
             removed.abandon()
         self._removing.clear()
+        self.abandon_holes()
 
     def snapshot_producers(self) -> None:
         """Writes a snapshot of the producer state at the log end, if there is none and any record lies below it. Errors: OSError."""
@@ -308,6 +304,8 @@ class Log(CuttableLog):
         try:
             # Nothing readable is lost: all that the log has on disk lies below its start.
             removed = self._start_over(first.base_offset, now_ms) if straddles else []
+            if straddles:
+                self.attention[self] = None
             for batch in batches:
                 self._append_stored(batch, now_ms)
         except (OSError, StorageError) as error:
@@ -372,6 +370,7 @@ class Log(CuttableLog):
                 if self.config.preallocate:
                     active.file.truncate(active.size)
             self.snapshot_producers()
+            self._sync.note_written(self._holed_files())
         except OSError as error:
             raise storage_error(active.path, error) from error
         return self.flush_barrier()

@@ -14,12 +14,15 @@ from lowtide.protocol.types import NO_LEADER_EPOCH, LeaderEpoch, Offset
 from lowtide.runtime.committer import Barrier
 from lowtide.storage.checkpoint import parent_directory
 from lowtide.storage.errors import StorageError, is_passing, storage_error
+from lowtide.storage.log.hole import Hole
 from lowtide.storage.log.log_parts import LogParts
 from lowtide.storage.log.log_sync import LogSync
 from lowtide.storage.log.log_values import LogConfig, Truncation
 from lowtide.storage.log.offsets import LogOffsets
-from lowtide.storage.log.segment import BatchPlace, Segment
-from lowtide.storage.log.segment_files import RemovedSegment
+from lowtide.storage.log.pending_hole import PendingHole
+from lowtide.storage.log.segment import Segment
+from lowtide.storage.log.segment_file import BatchPlace
+from lowtide.storage.log.segment_files import Readers, RemovedSegment
 from lowtide.storage.log.segment_list import SegmentList
 from lowtide.storage.log.segment_swap import SegmentSwaps
 
@@ -82,7 +85,7 @@ class CuttableLog(LogOffsets):
             self.leader_epochs.truncate_from_end(offset, is_empty=self.log_start_offset == offset)
             return Truncation(None, [])
         number = self._segments.number_of(offset)
-        if number < 0:
+        if number < 0 or offset < self._segments[number].first_offset:  # There is nothing before a hole's end.
             return self.truncate_fully_and_start_at(offset, now_ms=now_ms)
         place = self._segments[number].find(offset)
         self._aborted.load(self._segments[number].base_offset)
@@ -167,7 +170,7 @@ class CuttableLog(LogOffsets):
             _ = segment.file
             self.swaps.on_truncated(end_offset)
         except StorageError:
-            if not was_pinned:
+            if segment.is_pinned and not was_pinned:
                 segment.unpin()
             raise
 
@@ -204,13 +207,114 @@ class CuttableLog(LogOffsets):
         return gone
 
     def _create_segment(self, base_offset: Offset, now_ms: int) -> Segment:
-        self._removing = [removed for removed in self._removing if not removed.renamed]
+        self._removing = self._still_removing()
         # Renaming the old files later would take the new ones away.
         for removed in self._removing:
             if removed.base_offset == base_offset:
                 removed.mark_deleted(self._filesystem)
         size, files = self.config.segment_bytes if self.config.preallocate else 0, self._segments.files
         return Segment.create(self._filesystem, self.directory, base_offset, now_ms=now_ms, preallocate_bytes=size, files=files)
+
+    @property
+    def frees_at_once(self) -> bool:
+        """Whether what lies below the log start gives its room back before its names go.
+
+        Not where a compaction may be reading: another process does that, whose open files aren't known here.
+        """
+        return "compact" not in self.config.cleanup_policy and self.swaps.cleaned_to is None
+
+    def readers(self) -> Readers:
+        """The open files through which others may still read what the log has let go of."""
+        held = (segment.held() for segment in self._segments)
+        return tuple(file for files in (*held, *(removed.readers or () for removed in self._removing)) for file in files)
+
+    @property
+    def unfreed_bytes(self) -> int:
+        """About what of the first segment is deleted and is there still: as if all offsets that aren't left out took equally many bytes."""
+        segment, bases = self._segments[0], self._segments.bases
+        end_offset = bases[1] if len(bases) > 1 else self.log_end_offset
+        first_offset = max(segment.first_offset, segment.gone_offset)
+        offsets = end_offset - first_offset
+        deleted = min(self.log_start_offset, end_offset) - first_offset
+        left_out = segment.floor - segment.punched
+        return left_out + ((segment.size - segment.floor) * deleted // offsets if deleted > 0 else 0)
+
+    @property
+    def pending_hole(self) -> PendingHole | None:
+        """The hole that is on its way."""
+        return self._segments[0].hole
+
+    def begin_hole(self) -> PendingHole | None:
+        """Leaves out what is deleted of the first segment, which holds the log start. None if that is nothing new. Errors: StorageError."""
+        segment, log_start_offset = self._segments[0], self.log_start_offset
+        if not self.frees_at_once or self._segments.number_of(log_start_offset) != 0:
+            return None
+        if segment.hole is not None or log_start_offset <= segment.base_offset or not segment.size:
+            return None
+        place = segment.find(log_start_offset)
+        if place is not None:
+            position, end_offset = place.position, place.base_offset
+        else:
+            position, end_offset = segment.size, self.log_end_offset
+        next_offset = min(end_offset, log_start_offset)
+        if position <= segment.punched or next_offset <= segment.base_offset or (place is None and next_offset < end_offset):
+            return None
+        epochs = self.leader_epochs.entries()
+        epoch = epochs[0][0] if epochs else NO_LEADER_EPOCH
+        hole = Hole(segment.base_offset, next_offset, position, epoch, end_offset - next_offset)
+        segment.leave_out(hole)
+        segment.forget_file()
+        segment.hole = PendingHole(segment.path, hole, segment.punched, segment.held())
+        return segment.hole
+
+    def snapshot_for_hole(self) -> list[str]:
+        """Writes the state of the producers, whose batches may go. Returns what of it must be as durable as these. Errors: OSError."""
+        path = self._snapshots.take_between(self.log_end_offset, self.producer_state, self.high_watermark)
+        return [] if path is None or self.recovery_point <= self._segments.bases[0] else [path]
+
+    def snapshot_for_erasure(self) -> list[str]:
+        """As `snapshot_for_hole`; what it returns is to be durable before any batch goes. Errors: OSError."""
+        if not self.producer_state.producers:
+            return []
+        self._snapshots.take_between(self.log_end_offset, self.producer_state, self.high_watermark)
+        return [self._snapshots.path(self.log_end_offset)]
+
+    def on_erased(self, offset: Offset) -> None:
+        """The first segment has no record below `offset`."""
+        segment = self._segments[0]
+        segment.gone_offset = max(segment.gone_offset, offset)
+
+    def on_hole_made(self, pending: PendingHole) -> None:
+        """A hole is made, unless it was given up meanwhile."""
+        segment = self._segments[0]
+        if segment.hole is pending:
+            segment.hole = None
+            segment.punched = pending.hole.size
+            self.on_erased(pending.hole.next_offset)
+
+    def give_up_hole(self, pending: PendingHole) -> None:
+        """A hole could not be noted: it is begun again."""
+        if self._segments[0].hole is pending:
+            self._segments[0].abandon_hole()
+
+    def abandon_holes(self) -> None:
+        """Nothing is punched in this log any more, but what is half done. What was left out stays so."""
+        for segment in self._segments:
+            if segment.hole is not None and segment.hole.stop():
+                segment.hole = None
+
+    def _holed_files(self) -> list[str]:
+        """For a clean stop: the files of a first segment with a hole, as the next start and Kafka are to find them. Errors: OSError."""
+        segment = self._segments[0]
+        if not segment.floor:
+            return []
+        if segment.hole is not None:
+            segment.hole.make(self._filesystem)
+        return [segment.path] if segment.is_pinned else [segment.path, *segment.write_indexes()]
+
+    def _still_removing(self) -> list[RemovedSegment]:
+        """The segments of which files are to be renamed, or emptied: they have to know when their folder goes."""
+        return [each for each in self._removing if not each.renamed or (each.readers is not None and not each.is_gone)]
 
     def reload_producer_state(self, *, now_ms: int, recalls: bool = True) -> None:
         """Brings the producer state to the log end: the newest snapshot, then the batches behind it. Errors: StorageError.

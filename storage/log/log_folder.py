@@ -17,10 +17,11 @@ from lowtide.storage.errors import is_passing
 from lowtide.storage.log.cleaned_segment import CLEANED_SUFFIX, SWAP_SUFFIX
 from lowtide.storage.log.leader_epochs import LeaderEpochs
 from lowtide.storage.log.log import Log
-from lowtide.storage.log.log_place import LoadReport, LogPlace
-from lowtide.storage.log.log_recovery import check_segment
+from lowtide.storage.log.log_place import KnownLog, LoadReport, LogPlace
+from lowtide.storage.log.log_recovery import begins_behind, check_segment
 from lowtide.storage.log.open_files import OpenFiles
-from lowtide.storage.log.segment import (
+from lowtide.storage.log.segment import Segment
+from lowtide.storage.log.segment_names import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -28,7 +29,6 @@ from lowtide.storage.log.segment import (
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
-    Segment,
     offset_name,
 )
 from lowtide.storage.log.snapshots import ProducerSnapshots
@@ -135,6 +135,20 @@ class LogFolder:
         for base_offset in bases[passed:]:
             self.segments.append(self._segment(base_offset, self.filesystem.file_size(self.path(offset_name(base_offset) + LOG_SUFFIX))))
         return self.segments
+
+    def settle_hole(self, known: KnownLog) -> None:
+        """Finds the hole that the first segment begins with, and writes its header where a power cut has lost it."""
+        segment = self.segments[0] if self.segments else None
+        if segment is None or not segment.size:
+            return
+        hole, noted = segment.read_hole(), known.hole
+        is_news = noted is not None and (hole is None or hole.next_offset < noted.next_offset)
+        if noted is not None and is_news and noted.next_offset <= known.log_start_offset and begins_behind(segment, noted):
+            self.filesystem.open(segment.path, write=True).pwritev([noted.encode()], 0)
+            hole = noted
+        if hole is not None and hole.size <= segment.size:
+            segment.leave_out(hole)
+            segment.punched = hole.size if known.clean else 0
 
     def find_log_end(self, recovery_point: Offset, log_start_offset: Offset, *, clean: bool) -> Offset:
         """Checks what must be checked, opens the last segment for writing and returns the log end. The epochs fit it afterwards."""
@@ -278,6 +292,8 @@ class LogFolder:
             file.truncate(valid_bytes)
             file.close()
             segment.forget_file()
+            if valid_bytes < segment.floor:
+                segment.fill_hole()
             segment.size = valid_bytes
 
     def _begin_anew(self, log_start_offset: Offset) -> None:

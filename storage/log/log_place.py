@@ -8,13 +8,14 @@ import msgspec
 
 from lowtide.protocol.types import Offset, TopicId, TopicPartition
 from lowtide.runtime.filesystem import FileSystem
+from lowtide.storage.log.hole import Hole
 from lowtide.storage.log.log_values import LogConfig
 from lowtide.storage.log.producer_state import ProducerStateManager
 from lowtide.storage.log.segment_files import SegmentCache
 
 
 class LoadReport(msgspec.Struct):
-    """What loading a log had to mend, for one line in the log."""
+    """What loading a log repaired, for one line in the log."""
 
     bytes_cut: int = 0
     """Bytes behind the last sound batch of the segment that was cut."""
@@ -63,5 +64,7 @@ class KnownLog(msgspec.Struct, frozen=True, kw_only=True):
     clean: bool
     high_watermark: Offset = 0
     """0 if unknown."""
+    hole: Hole | None = None
+    """Where a hole ends that may lack its header, after an unclean stop."""
     cleaned_to: Offset = 0
     """A gap between unsynced segments below it is the compaction's of another broker."""

@@ -16,14 +16,17 @@ from lowtide.protocol.records import (
     ATTRIBUTES_POSITION,
     BATCH_HEADER_STRUCT,
     CONTROL_BIT,
+    CRC_POSITION,
     CURRENT_MAGIC,
     LOG_OVERHEAD,
+    MAGIC_POSITION,
     RECORD_BATCH_OVERHEAD,
     SMALLEST_BATCH_LENGTH,
 )
 from lowtide.protocol.types import FilePosition, Offset
 from lowtide.runtime.filesystem import File
 from lowtide.storage.errors import storage_error
+from lowtide.storage.log.hole import Hole
 from lowtide.storage.log.index import MAX_RELATIVE_OFFSET
 from lowtide.storage.log.leader_epochs import LeaderEpochs
 from lowtide.storage.log.segment import Segment
@@ -43,7 +46,7 @@ class CheckedSegment(msgspec.Struct, gc=False):
 
 
 def check_segment(segment: Segment, epochs: LeaderEpochs, interval_bytes: int) -> CheckedSegment:
-    """Checks a closed segment from its first byte, builds its indexes again, and notes the leader epochs of its batches.
+    """Checks a closed segment from its first byte behind a hole, builds its indexes again, and notes the leader epochs of its batches.
 
     Epochs that are said to begin in this segment or later are forgotten first: the batches' own word counts. The segment isn't changed;
     the caller cuts it. Errors: StorageError when reading fails.
@@ -52,7 +55,7 @@ def check_segment(segment: Segment, epochs: LeaderEpochs, interval_bytes: int) -
     segment.reset_indexes()
     check = _Check(segment, epochs, interval_bytes)
     buffer = memoryview(bytearray(min(_CHUNK_BYTES, max(segment.size, 1))))
-    position = 0
+    position = segment.floor
     while position < segment.size and check.reason is None:
         got = _read(segment.file, buffer[: segment.size - position], position)
         if got == 0:
@@ -62,6 +65,18 @@ def check_segment(segment: Segment, epochs: LeaderEpochs, interval_bytes: int) -
     return CheckedSegment(
         position, check.next_offset, check.reason and f"{segment.path}, byte {position}: {check.reason}", check.has_markers
     )
+
+
+def begins_behind(segment: Segment, hole: Hole) -> bool:
+    """Whether the first batch behind a hole lies where it should, sound. Errors: StorageError when reading fails."""
+    place = segment.place_at(hole.size)
+    if place is None or place.base_offset != hole.next_offset + hole.gap or hole.base_offset != segment.base_offset:
+        return False
+    head = segment.read_batch(place.position, RECORD_BATCH_OVERHEAD)
+    if len(head) < RECORD_BATCH_OVERHEAD or head[MAGIC_POSITION] != CURRENT_MAGIC:
+        return False
+    buffer = memoryview(bytearray(min(_CHUNK_BYTES, place.size)))
+    return _crc_in_pieces(segment.file, place.position, place.size, buffer) == int.from_bytes(head[CRC_POSITION:ATTRIBUTES_POSITION], "big")
 
 
 class _Check:
@@ -74,7 +89,7 @@ class _Check:
         self._epochs = epochs
         self._interval_bytes = interval_bytes
         self._largest_offset = segment.base_offset + MAX_RELATIVE_OFFSET
-        self.next_offset = segment.base_offset
+        self.next_offset = segment.first_offset
         self.reason: str | None = None
         self.has_markers = False
 

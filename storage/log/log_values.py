@@ -43,6 +43,8 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
     min_cleanable_dirty_ratio: float = 0.5
     min_compaction_lag_ms: int = 0
     max_compaction_lag_ms: int = _NEVER
+    lowtide_delete_erase: bool = False
+    """Whether deleted records are erased by themselves."""
 
     @property
     def asks_for_flushes(self) -> bool:

@@ -8,16 +8,10 @@ Source: KIP-98, KIP-890; Kafka's `MemoryRecords.withEndTransactionMarker`, `Prod
 
 from __future__ import annotations
 
+from lowtide.protocol.control_records import ControlRecord, ControlRecordType, end_transaction_record
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.plain_batches import encode_plain_batch
-from lowtide.protocol.records import (
-    CONTROL_BIT,
-    MAGIC_POSITION,
-    TRANSACTIONAL_BIT,
-    ControlRecord,
-    ControlRecordType,
-    end_transaction_record,
-)
+from lowtide.protocol.records import CONTROL_BIT, MAGIC_POSITION, TRANSACTIONAL_BIT
 from lowtide.protocol.types import NO_SEQUENCE, Offset, ProducerEpoch, ProducerId
 from lowtide.storage.log.log_values import AppendedBatch
 from lowtide.storage.log.open_transactions import CompletedTransaction
@@ -44,7 +38,7 @@ def make_marker(
     """The marker of a transaction's end. `now_ms` is wall-clock time."""
     kind = ControlRecordType.COMMIT if is_commit else ControlRecordType.ABORT
     tail = encode_plain_batch(
-        [end_transaction_record(kind, coordinator_epoch)],
+        [end_transaction_record(ControlRecord(kind, coordinator_epoch))],
         now_ms,
         producer_id=producer_id,
         producer_epoch=producer_epoch,
@@ -89,16 +83,7 @@ def remember_producer(state: ProducerStateManager, batch: ValidatedBatch, base_o
             timestamp=batch.max_timestamp,
             now_ms=now_ms,
         )
-    state.update(
-        batch.producer_id,
-        batch.producer_epoch,
-        batch.base_sequence,
-        base_offset=base_offset,
-        record_count=batch.record_count,
-        max_timestamp=batch.max_timestamp,
-        now_ms=now_ms,
-        is_transactional=batch.is_transactional,
-    )
+    state.update(batch, base_offset=base_offset, now_ms=now_ms)
     return None
 
 

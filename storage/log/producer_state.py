@@ -6,33 +6,15 @@ duplicate while it is among the last five, which is why clients keep at most fiv
 The state is a function of the log: it can be rebuilt by replaying batches, and a snapshot only shortens that. Producers stay known
 when their records are deleted, so DeleteRecords makes no producer fail (KAFKA-7190).
 
-Snapshot, byte for byte Kafka's (`ProducerSnapshot.json`), all big-endian:
-
-| position | bytes | field                                                        |
-|----------|-------|--------------------------------------------------------------|
-| 0        | 2     | version, 1                                                   |
-| 2        | 4     | CRC-32C of everything from position 6 on                     |
-| 6        | 4     | number of entries                                            |
-| 10       | 46    | each entry:                                                  |
-| +0       | 8     | producer id                                                  |
-| +8       | 2     | producer epoch                                               |
-| +10      | 4     | last sequence, or -1                                         |
-| +14      | 8     | last offset (inclusive), or -1                               |
-| +22      | 4     | last offset minus base offset of that batch                  |
-| +26      | 8     | timestamp in milliseconds                                    |
-| +34      | 4     | coordinator epoch, or -1                                     |
-| +38      | 8     | first offset of the open transaction, or -1                  |
-
-A snapshot holds only the last batch of each producer. Its name, the offset behind the last batch it knows, is the log's business.
-
     >>> state = ProducerStateManager()
-    >>> state.update(7, 0, 0, base_offset=40, record_count=2, max_timestamp=5, now_ms=5)
+    >>> from lowtide.protocol.batch_building import build_batch
+    >>> from lowtide.protocol.records import read_batch_header
+    >>> batch = build_batch([(5, None, b"a", ()), (5, None, b"b", ())], producer_id=7, producer_epoch=0, base_sequence=0)
+    >>> state.update(read_batch_header(batch), base_offset=40, now_ms=5)
     >>> state.check(7, 0, 2, 1)
     Accepted()
     >>> state.check(7, 0, 0, 2)
     Duplicate(base_offset=40, last_offset=41, timestamp=5)
-    >>> state.encode_snapshot()[6:].hex(" ", 8)[:35]
-    '0000 0001000000000000 0007000000000'
 
 Which transactions are open follows from the producers (`transactions`). Does not touch files. That a transaction knows the partition is
 asked of its coordinator before a batch comes here.
@@ -42,28 +24,33 @@ Source: KIP-98, Kafka's `ProducerStateManager`, `ProducerStateEntry` and `Produc
 from __future__ import annotations
 
 import heapq
-import struct
 from collections import deque
 from typing import TYPE_CHECKING
 
 import msgspec
-from crc32c import crc32c
 
+from lowtide.protocol.control_records import ControlRecordType
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.records import ControlRecordType
 from lowtide.protocol.types import NO_PRODUCER_EPOCH, NO_SEQUENCE, UNKNOWN_OFFSET
 from lowtide.storage.log.open_transactions import CompletedTransaction, OpenTransactions
+from lowtide.storage.log.producer_entry import (
+    LARGEST_SEQUENCE,
+    NO_COORDINATOR_EPOCH,
+    REMEMBERED_BATCHES,
+    ProducedBatch,
+    ProducerBatch,
+    ProducerEntry,
+)
+from lowtide.storage.log.producer_snapshot import decode_snapshot, encode_snapshot
 from lowtide.storage.log.verifications import Verifications
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from lowtide.protocol.compression import Buffer
-    from lowtide.protocol.records import BatchHeader, ControlRecord
+    from lowtide.protocol.control_records import ControlRecord
+    from lowtide.protocol.records import BatchHeader
     from lowtide.protocol.types import Offset, ProducerEpoch, ProducerId
-
-REMEMBERED_BATCHES = 5
-"""Batches per producer (`ProducerStateEntry.NUM_BATCHES_TO_RETAIN`)."""
 
 DEFAULT_EXPIRATION_MS = 86_400_000
 """Kafka's `producer.id.expiration.ms`."""
@@ -77,17 +64,7 @@ VERIFICATIONS_MAX = 1_000
 _EVICTED_FRACTION = 8
 """At the bound an eighth goes at once, so that finding the oldest costs little per append."""
 
-_LARGEST_SEQUENCE = 0x7FFF_FFFF
 _LAST_EPOCH = 0x7FFF
-_NO_COORDINATOR_EPOCH = -1
-_SNAPSHOT_VERSION = 1
-_SNAPSHOT_HEAD = struct.Struct(">hI")
-_SNAPSHOT_COUNT = struct.Struct(">i")
-_SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
-
-
-class CorruptSnapshotError(ValueError):
-    """The bytes are no snapshot. The log deletes the file and replays its batches instead."""
 
 
 class Accepted(msgspec.Struct, frozen=True, gc=False):
@@ -105,52 +82,18 @@ class Duplicate(msgspec.Struct, gc=False):
 ACCEPTED = Accepted()
 
 
-class ProducedBatch(msgspec.Struct, gc=False):
-    """One remembered batch. Sequences and `last_offset` are inclusive."""
-
-    first_sequence: int
-    last_sequence: int
-    last_offset: int
-    offset_delta: int
-    timestamp: int
-
-    @property
-    def base_offset(self) -> Offset:
-        """The offset of the first record."""
-        return self.last_offset - self.offset_delta
-
-
-class ProducerEntry(msgspec.Struct, gc=False):
-    """One producer. `batches` is oldest first, at most five, all of `producer_epoch`.
-
-    `last_timestamp` is the max timestamp of the last batch, as DescribeProducers tells it; `last_append_ms` is the wall-clock
-    time of that append, by which the entry expires. `transaction_first_offset` is -1 without an open transaction.
-    """
-
-    producer_epoch: int
-    batches: list[ProducedBatch]
-    last_timestamp: int
-    last_append_ms: int
-    coordinator_epoch: int = _NO_COORDINATOR_EPOCH
-    transaction_first_offset: int = UNKNOWN_OFFSET
-
-    @property
-    def last_sequence(self) -> int:
-        """The sequence of the last record, or -1 when no batch of this epoch is known."""
-        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
-
-
 class ProducerStateManager:
     """The producers of one partition. One writer: the event loop that appends to the partition."""
 
-    __slots__ = ("_entries", "_maximum_producers", "expiration_ms", "transactions", "verifications")
+    __slots__ = ("_entries", "_expiration_ms", "_maximum_producers", "transactions", "verifications")
 
-    def __init__(self, *, expiration_ms: int = DEFAULT_EXPIRATION_MS, maximum_producers: int = DEFAULT_MAXIMUM_PRODUCERS) -> None:
-        """Begin without producers. A producer is forgotten `expiration_ms` after its last append, or when there are too many."""
-        assert expiration_ms > 0
+    def __init__(
+        self, *, expiration_ms: Callable[[], int] = lambda: DEFAULT_EXPIRATION_MS, maximum_producers: int = DEFAULT_MAXIMUM_PRODUCERS
+    ) -> None:
+        """Begin without producers. A producer is forgotten `expiration_ms()` after its last append, or when there are too many."""
         assert maximum_producers > 0
         self._entries: dict[ProducerId, ProducerEntry] = {}
-        self.expiration_ms = expiration_ms
+        self._expiration_ms = expiration_ms
         self._maximum_producers = maximum_producers
         self.transactions = OpenTransactions()
         self.verifications = Verifications(min(maximum_producers, VERIFICATIONS_MAX))
@@ -187,12 +130,12 @@ class ProducerStateManager:
             if base_sequence > 0 and entry.producer_epoch != NO_PRODUCER_EPOCH:
                 return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         elif base_sequence != NO_SEQUENCE:
-            last_sequence = (base_sequence + record_count - 1) & _LARGEST_SEQUENCE
+            last_sequence = (base_sequence + record_count - 1) & LARGEST_SEQUENCE
             for batch in entry.batches:
                 if batch.first_sequence == base_sequence and batch.last_sequence == last_sequence:
                     return Duplicate(batch.base_offset, batch.last_offset, batch.timestamp)
             # Without an epoch there is no order to keep. After a marker alone, the next sequence is 0: -1 + 1.
-            expected = (entry.last_sequence + 1) & _LARGEST_SEQUENCE
+            expected = (entry.last_sequence + 1) & LARGEST_SEQUENCE
             if base_sequence != expected and producer_epoch != NO_PRODUCER_EPOCH:
                 return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         if entry.transaction_first_offset != UNKNOWN_OFFSET and not is_transactional:
@@ -232,43 +175,33 @@ class ProducerStateManager:
             return ErrorCode.INVALID_PRODUCER_EPOCH
         return ErrorCode.TRANSACTION_COORDINATOR_FENCED if coordinator_epoch < entry.coordinator_epoch else ACCEPTED
 
-    def update(  # noqa: PLR0913  fields of a batch, on the path of each append
-        self,
-        producer_id: ProducerId,
-        producer_epoch: ProducerEpoch,
-        base_sequence: int,
-        *,
-        base_offset: Offset,
-        record_count: int,
-        max_timestamp: int,
-        now_ms: int,
-        is_transactional: bool = False,
-    ) -> None:
-        """Remember a batch that was appended. Without a producer id (negative) nothing is remembered.
+    def update(self, batch: ProducerBatch, *, base_offset: Offset, now_ms: int) -> None:
+        """Remember a batch that was appended at `base_offset`. Without a producer id (negative) nothing is remembered.
 
-        `record_count` counts offsets, so for a compacted batch it is its last offset delta plus one. `now_ms` is wall-clock time.
+        Its sequences follow from its last offset delta, which compaction leaves as it was. `now_ms` is wall-clock time.
         """
+        producer_id, producer_epoch, base_sequence = batch.producer_id, batch.producer_epoch, batch.base_sequence
         if producer_id < 0:
             return
-        offset_delta = record_count - 1
+        offset_delta, max_timestamp = batch.last_offset_delta, batch.max_timestamp
         last_offset = base_offset + offset_delta
         # Transactional offset commits carry a producer id but no sequence.
-        last_sequence = (base_sequence + offset_delta) & _LARGEST_SEQUENCE if base_sequence >= 0 else NO_SEQUENCE
-        batch = ProducedBatch(base_sequence, last_sequence, last_offset, offset_delta, max_timestamp)
+        last_sequence = (base_sequence + offset_delta) & LARGEST_SEQUENCE if base_sequence >= 0 else NO_SEQUENCE
+        produced = ProducedBatch(base_sequence, last_sequence, last_offset, offset_delta, max_timestamp)
         entry = self._entries.get(producer_id)
         if entry is None:
             self.verifications.on_batch(producer_id)
-            entry = self._add(producer_id, ProducerEntry(producer_epoch, [batch], max_timestamp, now_ms))
+            entry = self._add(producer_id, ProducerEntry(producer_epoch, [produced], max_timestamp, now_ms))
         else:
             if entry.producer_epoch != producer_epoch:
                 entry.producer_epoch = producer_epoch
                 entry.batches.clear()
-            entry.batches.append(batch)
+            entry.batches.append(produced)
             if len(entry.batches) > REMEMBERED_BATCHES:
                 del entry.batches[0]
             entry.last_timestamp = max_timestamp
             entry.last_append_ms = now_ms
-        if is_transactional:
+        if batch.is_transactional:
             self.verifications.on_batch(producer_id)
             if entry.transaction_first_offset == UNKNOWN_OFFSET:
                 entry.transaction_first_offset = base_offset
@@ -283,16 +216,7 @@ class ProducerStateManager:
         if header.producer_id < 0:
             return None
         if not header.is_control:
-            self.update(
-                header.producer_id,
-                header.producer_epoch,
-                header.base_sequence,
-                base_offset=header.base_offset,
-                record_count=header.last_offset_delta + 1,
-                max_timestamp=header.max_timestamp,
-                now_ms=now_ms,
-                is_transactional=header.is_transactional,
-            )
+            self.update(header, base_offset=header.base_offset, now_ms=now_ms)
             return None
         if control is None:
             return None
@@ -342,7 +266,7 @@ class ProducerStateManager:
                 delta = header.last_offset_delta
                 batch = ProducedBatch(
                     header.base_sequence,
-                    (header.base_sequence + delta) & _LARGEST_SEQUENCE,
+                    (header.base_sequence + delta) & LARGEST_SEQUENCE,
                     header.base_offset + delta,
                     delta,
                     header.max_timestamp,
@@ -352,9 +276,14 @@ class ProducerStateManager:
             batches = self._entries[producer_id].batches
             while earlier and len(batches) < REMEMBERED_BATCHES:
                 batch = earlier.pop()
-                if (batch.last_sequence + 1) & _LARGEST_SEQUENCE != batches[0].first_sequence:
+                if (batch.last_sequence + 1) & LARGEST_SEQUENCE != batches[0].first_sequence:
                     break
                 batches.insert(0, batch)
+
+    @property
+    def expiration_ms(self) -> int:
+        """How long a silent producer is remembered."""
+        return self._expiration_ms()
 
     def remove_expired(self, now_ms: int) -> int:
         """Forget producers that appended nothing for the expiration time, open transactions aside; returns how many."""
@@ -370,26 +299,13 @@ class ProducerStateManager:
         return len(expired)
 
     def reset(self) -> None:
-        """Forget everybody: the log was emptied, or is about to be replayed from another place."""
+        """Forget all producers: the log was emptied, or is about to be replayed from another offset."""
         self._entries.clear()
         self.transactions.restart()
 
     def encode_snapshot(self) -> bytes:
-        """All producers in Kafka's snapshot format."""
-        out = bytearray(_SNAPSHOT_COUNT.pack(len(self._entries)))
-        for producer_id, entry in self._entries.items():
-            last = entry.batches[-1] if entry.batches else _NO_BATCH
-            out += _SNAPSHOT_ENTRY.pack(
-                producer_id,
-                entry.producer_epoch,
-                last.last_sequence,
-                last.last_offset,
-                last.offset_delta,
-                entry.last_timestamp,
-                entry.coordinator_epoch,
-                entry.transaction_first_offset,
-            )
-        return _SNAPSHOT_HEAD.pack(_SNAPSHOT_VERSION, crc32c(out)) + out
+        """All producers in Kafka's snapshot format (`producer_snapshot`)."""
+        return encode_snapshot(self._entries)
 
     def load_snapshot(self, snapshot: Buffer, *, now_ms: int) -> None:
         """Replace the state by a snapshot's. `now_ms` counts as the time of each producer's last append.
@@ -409,7 +325,7 @@ class ProducerStateManager:
     @property
     def knows_coordinators(self) -> bool:
         """Whether a transaction of any producer that is known has ended here."""
-        return any(entry.coordinator_epoch != _NO_COORDINATOR_EPOCH for entry in self._entries.values())
+        return any(entry.coordinator_epoch != NO_COORDINATOR_EPOCH for entry in self._entries.values())
 
     def _add(self, producer_id: ProducerId, entry: ProducerEntry) -> ProducerEntry:
         """Add a producer that isn't known, after making room. Open transactions are never evicted."""
@@ -420,34 +336,3 @@ class ProducerStateManager:
                 del self._entries[key]
         self._entries[producer_id] = entry
         return entry
-
-
-_NO_BATCH = ProducedBatch(NO_SEQUENCE, NO_SEQUENCE, UNKNOWN_OFFSET, 0, -1)
-
-
-def decode_snapshot(snapshot: Buffer, *, now_ms: int) -> dict[ProducerId, ProducerEntry]:
-    """Read a snapshot of Kafka or ours. Each producer's last batch is all that is remembered in it.
-
-    Errors: CorruptSnapshotError when it is cut, too long, of another version, or its CRC is wrong.
-    """
-    start = _SNAPSHOT_HEAD.size + _SNAPSHOT_COUNT.size
-    if len(snapshot) < start:
-        raise CorruptSnapshotError(f"a producer snapshot has at least {start} bytes, not {len(snapshot)}")
-    version, crc = _SNAPSHOT_HEAD.unpack_from(snapshot)
-    if version != _SNAPSHOT_VERSION:
-        raise CorruptSnapshotError(f"producer snapshot version {version} is not known")
-    body = memoryview(snapshot)[_SNAPSHOT_HEAD.size :]
-    if crc32c(body) != crc:
-        raise CorruptSnapshotError("the producer snapshot's CRC is wrong")
-    (count,) = _SNAPSHOT_COUNT.unpack_from(body)
-    if len(snapshot) - start != count * _SNAPSHOT_ENTRY.size:
-        raise CorruptSnapshotError(f"{len(snapshot) - start} bytes do not hold {count} producers")
-    entries: dict[ProducerId, ProducerEntry] = {}
-    for fields in _SNAPSHOT_ENTRY.iter_unpack(memoryview(snapshot)[start:]):
-        producer_id, epoch, last_sequence, last_offset, offset_delta, timestamp, coordinator_epoch, first_offset = fields
-        batches = []
-        if last_offset != UNKNOWN_OFFSET:
-            first_sequence = (last_sequence - offset_delta) & _LARGEST_SEQUENCE if last_sequence >= 0 else NO_SEQUENCE
-            batches.append(ProducedBatch(first_sequence, last_sequence, last_offset, offset_delta, timestamp))
-        entries[producer_id] = ProducerEntry(epoch, batches, timestamp, now_ms, coordinator_epoch, first_offset)
-    return entries

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
+from lowtide.protocol.batch_building import append_varint
 from lowtide.protocol.errors import ProtocolError
-from lowtide.protocol.records import append_varint, read_record, read_varint
+from lowtide.protocol.records import read_record, read_varint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,7 +56,7 @@ _OFFSET_HIGH = b"".join(bytes((high,)) * 64 for high in range(128))
 
 _EVEN_LAST = bytes(byte & 1 or byte > 0x7F for byte in range(256))
 _EVEN_MORE = bytes(byte & 1 or byte < 0x80 for byte in range(256))
-"""Zero for the first byte of a non-negative zigzag varint that ends with it, and that goes on."""
+"""Zero for the first byte of a non-negative zigzag varint that ends with it, and that continues."""
 
 _UP_TO = tuple(bytes(range(byte + 1)) for byte in range(256))
 _FROM = tuple(bytes(range(byte, 256)) for byte in range(256))
@@ -273,7 +274,7 @@ def _add_timestamps(column: bytes, first: int, index: int, walk: RecordWalk) -> 
 
 
 def _finish_varint(payload: Buffer, position: int, raw: int, shift: int) -> tuple[int, int]:
-    """Go on with a varint whose lower `shift` bits are in `raw`: `(unsigned value, position behind it)`."""
+    """Continue a varint whose lower `shift` bits are in `raw`: `(unsigned value, position behind it)`."""
     while True:
         byte = payload[position]
         position += 1

@@ -1,4 +1,6 @@
-"""Why a partition's oldest segment is still there, and when it will go: the rules of `retention`, asked of that one segment.
+"""Why a partition's oldest segment is still there, and when it will go: the rules of `retention_plan`, asked of that one segment.
+
+`boundaries` asks each rule how far it alone would delete.
 
 For people. What is shown is what a pass would decide now, rule by rule, and for rules that time fulfils, when. A pass looks from time to
 time only (`log.retention.check.interval.ms`), so a segment goes at the first one after its time.
@@ -6,8 +8,9 @@ time only (`log.retention.check.interval.ms`), so a segment goes at the first on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from enum import Enum
+from typing import Final
 
 import msgspec
 
@@ -18,11 +21,14 @@ from lowtide.storage.log.retention_plan import (
     RetentionRules,
     SegmentT,
     SegmentTimes,
+    active_rules,
     end_of,
     first_kept,
     may_go,
     written_ms,
 )
+
+NOT_KNOWN: Final = -1
 
 
 class Hold(Enum):
@@ -77,6 +83,44 @@ def explain(
     if hold is None and not may_go(segments, number, offsets):
         hold = Hold.NOT_REPLICATED
     return Kept(first_offset, end_offset, segment.size, is_active, hold, outlooks)
+
+
+class Boundary(msgspec.Struct, frozen=True):
+    """How far a rule that is on would delete now, if it were alone: segments below `offset` (exclusive).
+
+    `limit` is what it goes by: the timestamp below which records are old enough, the bytes that stay, the consumed offset; -1 where that
+    is not known.
+    """
+
+    reason: Reason
+    offset: Offset
+    limit: int
+
+
+def boundaries(
+    segments: Sequence[SegmentT], offsets: RetentionOffsets, rules: RetentionRules, times: SegmentTimes[SegmentT], now_ms: int
+) -> Generator[None, None, list[Boundary]]:
+    """The boundary of each rule that is on, in their order. Yields after each segment that a rule was asked about."""
+    limits = {
+        Reason.CONSUMED: NOT_KNOWN if offsets.consumed_offset is None else offsets.consumed_offset,
+        Reason.MIN_TIMESTAMP: rules.log_retention_min_timestamp,
+        Reason.SIZE: rules.retention_bytes,
+        Reason.TIME: now_ms - rules.retention_ms,
+    }
+    found = []
+    start = first_kept(segments, offsets)
+    if rules.retention_commitoffset_ms >= 0 and offsets.consumed_offset is None and "delete" in rules.cleanup_policy:
+        found.append(Boundary(Reason.CONSUMED, offsets.log_start_offset, NOT_KNOWN))
+    for reason, goes in active_rules(segments[start:], offsets, rules, times, now_ms):
+        if reason not in limits:
+            continue
+        number = start
+        while number < len(segments) and may_go(segments, number, offsets) and goes(number - start):
+            number += 1
+            yield
+        offset = max(end_of(segments, number - 1, offsets), offsets.log_start_offset) if number > start else offsets.log_start_offset
+        found.append(Boundary(reason, offset, limits[reason]))
+    return found
 
 
 def _outlooks(

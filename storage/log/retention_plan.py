@@ -129,7 +129,7 @@ def plan_retention(
     """
     deletions: list[Deletion] = []
     number = 0
-    for reason, goes in _rules(segments, offsets, rules, times, now_ms):
+    for reason, goes in active_rules(segments, offsets, rules, times, now_ms):
         first = number
         while number < len(segments) and may_go(segments, number, offsets) and goes(number):
             number += 1
@@ -175,7 +175,7 @@ def written_ms(segment: SegmentT, times: SegmentTimes[SegmentT]) -> int:
     return timestamp if timestamp >= 0 else times.modified_ms(segment)
 
 
-def _rules(
+def active_rules(
     segments: Sequence[SegmentT], offsets: RetentionOffsets, rules: RetentionRules, times: SegmentTimes[SegmentT], now_ms: int
 ) -> list[tuple[Reason, Callable[[int], bool]]]:
     """The rules that are on, in their order: each says of a segment's number whether it goes, and is asked for each once, in order."""

@@ -1,72 +1,32 @@
 """One piece of a log: the `.log` file with whole record batches and nothing else, and its two indexes.
 
 Guards: `size` is where the last whole batch ends; what a failed write left behind it is cut before anything else happens. Slices of a
-segment read bytes below the size it had when they were made, and die when the segment is cut.
+segment read bytes below the size it had at their creation, and are invalid when the segment is cut.
 
 The indexes of the segment that is written live in memory and reach their files when the segment is rolled or closed. Those of the others
 are read when needed and forgotten again by `SegmentCache`. The `.log` file of either is opened when needed and closed by `OpenFiles`.
 
 It doesn't know log start, high watermark or producers, decides nothing about rolling over, and never syncs.
-
-File names: the base offset in 20 digits, then `.log`, `.index`, `.timeindex`; `.txnindex` and `.snapshot` belong to it, too, and
-go when it goes. Source: Kafka's LogSegment, LogFileUtils.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from struct import Struct
 from typing import Final
 
-import msgspec
-
-from lowtide.protocol.errors import ProtocolError
-from lowtide.protocol.records import RECORD_BATCH_OVERHEAD, BatchHeader, ControlRecord, read_batch_header, read_control_record
 from lowtide.protocol.types import NO_TIMESTAMP, FilePosition, Offset
-from lowtide.runtime.filesystem import Buffer, File, FileSystem
+from lowtide.runtime.filesystem import Buffer, FileSystem
 from lowtide.storage.errors import DamagedSegmentError, StorageError, storage_error
+from lowtide.storage.log.hole import Hole
 from lowtide.storage.log.index import MAX_RELATIVE_OFFSET, TIME_ENTRY_BYTES, OffsetIndex, TimeIndex
 from lowtide.storage.log.open_files import OpenFiles
 from lowtide.storage.log.roll_limits import RollLimits, jitter_ms
-from lowtide.storage.log.segment_file import KNOWN_STARTS, SegmentFile, SliceToken
+from lowtide.storage.log.segment_file import KNOWN_STARTS, SCAN_BYTES, BatchPlace, SegmentFile, SliceToken
+from lowtide.storage.log.segment_life import SegmentEvent
+from lowtide.storage.log.segment_names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, offset_name
 
-LOG_SUFFIX: Final = ".log"
-INDEX_SUFFIX: Final = ".index"
-TIME_INDEX_SUFFIX: Final = ".timeindex"
-TRANSACTION_INDEX_SUFFIX: Final = ".txnindex"
-SNAPSHOT_SUFFIX: Final = ".snapshot"
-DELETED_SUFFIX: Final = ".deleted"
-
-SEGMENT_SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
-"""All files of a segment, in the order in which they go: without its `.log` the others are orphans, which a start removes."""
-
-CONTROL_BYTES_MAX: Final = 1 << 16
-"""A control batch holds one record of a few bytes."""
-
-_SCAN_BYTES: Final = 4096
-"""Read at once when looking for a batch: about what lies between two index entries."""
-_WALK_BYTES: Final = 1 << 16
-_DENSE_BYTES: Final = 2 * _SCAN_BYTES
+_DENSE_BYTES: Final = 2 * SCAN_BYTES
 """Index entries further apart than this stand for large batches, with no others between them."""
-
-# Base offset, batch length and, behind epoch, magic, CRC and attributes, the last offset's delta.
-_PLACE: Final = Struct(">qi11xi")
-_LENGTH_END: Final = 12
-
-
-def offset_name(offset: Offset) -> str:
-    """The 20 digits that begin the name of a segment's or snapshot's file."""
-    return f"{offset:020d}"
-
-
-class BatchPlace(msgspec.Struct, gc=False):
-    """Where a batch lies: its first offset, its byte place and its size."""
-
-    base_offset: Offset
-    last_offset: Offset
-    position: FilePosition
-    size: int
 
 
 def next_base_offset(log_end_offset: Offset, last_offset: Offset) -> Offset:
@@ -83,7 +43,6 @@ class Segment(SegmentFile):
     __slots__ = (
         "_bytes_since_entry",
         "_indexes",
-        "base_offset",
         "changed",
         "created_ms",
         "directory",
@@ -95,11 +54,10 @@ class Segment(SegmentFile):
 
     def __init__(self, filesystem: FileSystem, directory: str, base_offset: Offset, *, size: int, created_ms: int) -> None:
         """A closed segment of `size` bytes; nothing is opened yet. `created_ms` is when it was made, or else when it was loaded."""
-        super().__init__(filesystem, f"{directory}/{offset_name(base_offset)}{LOG_SUFFIX}", size)
+        super().__init__(filesystem, f"{directory}/{offset_name(base_offset)}{LOG_SUFFIX}", base_offset, size)
         self._indexes: tuple[OffsetIndex, TimeIndex] | None = None
         self._bytes_since_entry = 0
         self.directory = directory
-        self.base_offset = base_offset
         self.token = SliceToken()
         self.changed = False
         self.created_ms = created_ms
@@ -142,7 +100,8 @@ class Segment(SegmentFile):
             with contextlib.suppress(OSError):
                 filesystem.unlink(segment.path)
             raise
-        segment._file, segment._pinned = file, True
+        segment._file = file
+        segment.on(SegmentEvent.ACTIVATE)
         segment._indexes = (OffsetIndex(base_offset), TimeIndex(base_offset))
         segment.changed = True
         if files is not None:
@@ -151,27 +110,39 @@ class Segment(SegmentFile):
 
     def open_for_writing(self) -> None:
         """Makes this the segment that is written: its indexes stay in memory until `unpin`. Errors: StorageError."""
-        if self._pinned:
+        if self.is_pinned:
             return
         indexes = self.indexes
         self.forget_file()
-        self._pinned = True
+        self.on(SegmentEvent.ACTIVATE)
         self._bytes_since_entry = self.size - indexes[0].last_position
         try:
             self._reload_timestamps()
         except StorageError:
             self.forget_file()
-            self._pinned = False
+            self.on(SegmentEvent.CLOSE)
             raise
 
     def unpin(self) -> None:
         """Leaves file and indexes to the cache; the indexes have been written."""
-        self._pinned = False
+        self.on(SegmentEvent.CLOSE)
         self.forget_starts()
+
+    def leave_out(self, hole: Hole) -> None:
+        """Nothing is read from the hole's bytes from now on, and no index says that a batch begins there."""
+        super().leave_out(hole)
+        self._drop_hole(self._indexes)
+        # Where the largest timestamp was the hole's, it stays as a bound: none behind it is larger.
+        self.max_timestamp_offset = max(self.max_timestamp_offset, hole.next_offset)
+
+    def _drop_hole(self, indexes: tuple[OffsetIndex, TimeIndex] | None) -> None:
+        if indexes is not None and self.floor:
+            indexes[0].drop_before(self.floor)
+            indexes[1].drop_before(self.first_offset)
 
     def forget(self) -> None:
         """Lets go of the open file and the indexes; they are read again when needed."""
-        assert not self._pinned, self
+        assert not self.is_pinned, self
         self.forget_file()
         self._indexes = None
         self.forget_starts()
@@ -180,7 +151,7 @@ class Segment(SegmentFile):
     def indexes(self) -> tuple[OffsetIndex, TimeIndex]:
         """Offset and time index; read now, or built again from the batches when their files are missing or no good."""
         if self._indexes is None:
-            self._indexes = self.stored_indexes() or self.rebuild_indexes(_SCAN_BYTES)
+            self._indexes = self.stored_indexes() or self.rebuild_indexes(SCAN_BYTES)
         return self._indexes
 
     @property
@@ -198,9 +169,10 @@ class Segment(SegmentFile):
             return None
         except OSError as error:
             raise storage_error(stem, error) from error
-        if offsets is None or times is None or (self.size and not len(times)):
+        if offsets is None or times is None or (self.size > self.floor and not len(times)):
             # A written time index ends with the largest timestamp; one without any is as good as missing.
             return None
+        self._drop_hole((offsets, times))
         return offsets, times
 
     def rebuild_indexes(self, interval_bytes: int) -> tuple[OffsetIndex, TimeIndex]:
@@ -238,7 +210,7 @@ class Segment(SegmentFile):
 
     def load_timestamps(self) -> None:
         """Reads the largest timestamp of a closed segment from its time index. Errors: StorageError."""
-        if self.max_timestamp == NO_TIMESTAMP and self.size and not self._pinned:
+        if self.max_timestamp == NO_TIMESTAMP and self.size and not self.is_pinned:
             self.max_timestamp, self.max_timestamp_offset = self.indexes[1].last_entry
 
     # Writing
@@ -291,7 +263,7 @@ class Segment(SegmentFile):
         if max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
             self.max_timestamp_offset = last_offset
-        if position == 0:
+        if position == self.floor:
             self.first_timestamp = max_timestamp
         if self._bytes_since_entry > interval_bytes:
             assert self._indexes is not None
@@ -307,10 +279,11 @@ class Segment(SegmentFile):
         Slices that were made before are dead from now on. The index files go, too: after a crash a start then sees that this segment
         must be checked whole. Errors: StorageError.
         """
-        assert self._pinned
+        assert self.is_pinned
         assert self._indexes is not None
         self.token.valid = False
         self.token = SliceToken()
+        self.gone_offset = self.base_offset
         self.forget_starts()
         self.changed = True
         stem = self.path.removesuffix(LOG_SUFFIX)
@@ -320,15 +293,26 @@ class Segment(SegmentFile):
                     self._filesystem.unlink(stem + suffix)
             if place is None:
                 return
+            if place.position < self.floor:
+                self.abandon_hole()
             self.file.truncate(place.position)
         except OSError as error:
             raise StorageError(self.path, f"it can't be cut: {error.strerror}") from error
         offsets, times = self._indexes
+        if place.position < self.floor:
+            self.fill_hole()
         self.size = place.position
         offsets.truncate(place.base_offset)
         times.truncate(place.base_offset)
         self._bytes_since_entry = self.size - offsets.last_position
         self._reload_timestamps()
+
+    def measure_timestamps(self) -> None:
+        """Finds the largest timestamp again, by the headers of all batches. Errors: StorageError."""
+        self.max_timestamp, self.max_timestamp_offset = NO_TIMESTAMP, self.first_offset
+        for _, header in self.batches(0):
+            if header.max_timestamp > self.max_timestamp:
+                self.max_timestamp, self.max_timestamp_offset = header.max_timestamp, header.last_offset
 
     def _reload_timestamps(self) -> None:
         """Finds first and largest timestamp again: by the time index and the batches from its last entry on."""
@@ -348,108 +332,21 @@ class Segment(SegmentFile):
         before, position, after = indexes[0].around(offset)
         if after - position > _DENSE_BYTES or position == 0 < after:
             # Batches are large here, so each has its entry: the one after `offset` is likely to hold it.
-            place = self._place_at(after)
+            place = self.place_at(after)
             if place is not None and place.base_offset <= offset <= place.last_offset:
                 return place
         try:
-            return self._scan(offset, position, before)
+            return self.scan(offset, position, before)
         except DamagedSegmentError:
             # The entry names a place where no batch begins: the index is damaged, or else the segment, which the scan will tell.
-            self.rebuild_indexes(_SCAN_BYTES)
-            return self._scan(offset, self.indexes[0].lookup(offset), None)
-
-    def _place_at(self, position: FilePosition) -> BatchPlace | None:
-        """The batch that an index entry says begins at `position`; None if none does."""
-        head = self._read(self._file or self.file, _PLACE.size, position)
-        if len(head) < _PLACE.size:
-            return None
-        base_offset, length, delta = _PLACE.unpack(head)
-        size = length + _LENGTH_END
-        if size < RECORD_BATCH_OVERHEAD or position + size > self.size or base_offset < self.base_offset or delta < 0:
-            return None
-        return BatchPlace(base_offset, base_offset + delta, position, size)
-
-    def _scan(self, offset: Offset, position: FilePosition, entry_offset: Offset | None) -> BatchPlace | None:
-        """`find` from byte `position` on, where an index says that the batch begins that holds `entry_offset` (None: no index says)."""
-        file, size = self.file, self.size
-        unpack, place_bytes = _PLACE.unpack_from, _PLACE.size
-        while position < size:
-            chunk = self._read(file, min(_SCAN_BYTES, size - position), position)
-            at, limit = 0, len(chunk) - place_bytes
-            while at <= limit:
-                base_offset, length, delta = unpack(chunk, at)
-                batch_size = length + _LENGTH_END
-                if (
-                    batch_size < RECORD_BATCH_OVERHEAD
-                    or position + at + batch_size > size
-                    or base_offset < self.base_offset
-                    or delta < 0
-                    or (entry_offset is not None and position and base_offset > entry_offset)
-                ):
-                    raise DamagedSegmentError(self.path, f"no record batch begins at byte {position + at}")
-                entry_offset = None
-                if base_offset + delta >= offset:
-                    return BatchPlace(base_offset, base_offset + delta, position + at, batch_size)
-                at += batch_size
-            if at == 0:
-                raise DamagedSegmentError(self.path, f"the last {size - position} bytes are no record batch")
-            position += at
-        return None
-
-    def size_at(self, position: FilePosition) -> int:
-        """The size of the batch at `position`. Errors: StorageError."""
-        head = self._read(self.file, _LENGTH_END, position)
-        size = int.from_bytes(head[8:12], "big") + _LENGTH_END if len(head) == _LENGTH_END else 0
-        if not RECORD_BATCH_OVERHEAD <= size <= self.size - position:
-            raise DamagedSegmentError(self.path, f"no record batch begins at byte {position}")
-        return size
-
-    def batches(self, position: FilePosition) -> Iterator[tuple[FilePosition, BatchHeader]]:
-        """The headers of the batches from byte `position`, where one begins, on. Errors: StorageError. CRCs aren't checked."""
-        size = self.size
-        file = self.file if position < size else None
-        while file is not None and position < size:
-            chunk = self._read(file, min(_WALK_BYTES, size - position), position)
-            at = 0
-            while at + RECORD_BATCH_OVERHEAD <= len(chunk):
-                try:
-                    header = read_batch_header(chunk, at)
-                except ProtocolError as error:
-                    raise DamagedSegmentError(self.path, f"no record batch begins at byte {position + at}: {error}") from error
-                batch_size = header.size_bytes
-                fits = 0 <= header.base_offset - self.base_offset <= MAX_RELATIVE_OFFSET - max(header.last_offset_delta, 0)
-                if batch_size < RECORD_BATCH_OVERHEAD or position + at + batch_size > size or not fits:
-                    raise DamagedSegmentError(self.path, f"no record batch begins at byte {position + at}")
-                yield position + at, header
-                at += batch_size
-            if at == 0:
-                raise DamagedSegmentError(self.path, f"the last {size - position} bytes are no record batch")
-            position += at
+            self.rebuild_indexes(SCAN_BYTES)
+            return self.scan(offset, self.indexes[0].lookup(offset), None)
 
     def next_offset(self) -> Offset:
         """One above the last offset it holds, its base offset when it is empty. Errors: StorageError."""
         if not self.size:
             return self.base_offset
-        last = self.base_offset - 1
+        last = self.first_offset - 1
         for _, header in self.batches(self.indexes[0].last_position):
             last = header.last_offset
         return last + 1
-
-    def read_batch(self, position: FilePosition, size: int) -> bytes:
-        """The bytes of the batch at `position`. Errors: StorageError."""
-        return self._read(self.file, size, position)
-
-    def read_control(self, position: FilePosition, header: BatchHeader) -> ControlRecord | None:
-        """What the control batch at `position` says; None for an ordinary batch. Errors: StorageError."""
-        if not header.is_control:
-            return None
-        try:
-            return read_control_record(self.read_batch(position, header.size_bytes), max_bytes=CONTROL_BYTES_MAX)
-        except ProtocolError as error:
-            raise DamagedSegmentError(self.path, f"the control batch at byte {position} can't be read: {error}") from error
-
-    def _read(self, file: File, size: int, position: FilePosition) -> bytes:
-        try:
-            return file.pread(size, position)
-        except OSError as error:
-            raise storage_error(self.path, error) from error

@@ -7,15 +7,21 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 from lowtide.protocol.types import Offset
-from lowtide.runtime.filesystem import FileSystem
+from lowtide.runtime.filesystem import File, FileSystem
 from lowtide.storage.errors import is_passing
 from lowtide.storage.log.open_files import FILES_MAX, OpenFiles
-from lowtide.storage.log.segment import DELETED_SUFFIX, SEGMENT_SUFFIXES, Segment, offset_name
+from lowtide.storage.log.segment import Segment
+from lowtide.storage.log.segment_life import SegmentEvent, SegmentLife, next_life
+from lowtide.storage.log.segment_names import DELETED_SUFFIX, SEGMENT_SUFFIXES, offset_name
+
+Readers: TypeAlias = "tuple[weakref.ref[File], ...]"
+"""Open files that others hold, known only as long as they do."""
 
 
 class RemovedSegment:
@@ -24,16 +30,38 @@ class RemovedSegment:
     A lock lets a worker rename them while the loop makes sure of the same before it uses their names again.
     """
 
-    __slots__ = ("_lock", "_suffixes", "base_offset", "directory", "renamed", "size")
+    __slots__ = ("_life", "_lock", "_suffixes", "base_offset", "directory", "readers", "size")
 
-    def __init__(self, directory: str, base_offset: Offset, size: int, suffixes: Sequence[str] = SEGMENT_SUFFIXES) -> None:
-        """`suffixes` are those of the files that go, the `.log` first."""
+    def __init__(
+        self,
+        directory: str,
+        base_offset: Offset,
+        size: int,
+        suffixes: Sequence[str] = SEGMENT_SUFFIXES,
+        readers: Readers | None = None,
+    ) -> None:
+        """`suffixes` are those of the files that go, the `.log` first.
+
+        With `readers`, the open files through which the `.log` may still be read, its room is given back as soon as they are gone: it lies
+        below the durable log start, so that a start removes it whatever is in it. Without, its bytes stay until its name goes.
+        """
+        self.readers = readers
         self._lock = threading.Lock()
         self._suffixes = suffixes
         self.directory = directory
         self.base_offset = base_offset
         self.size = size
-        self.renamed = False
+        self._life = SegmentLife.LEFT
+
+    @property
+    def renamed(self) -> bool:
+        """Whether nothing is to be renamed any more."""
+        return self._life is not SegmentLife.LEFT
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether its files were removed, or go with their folder."""
+        return self._life is SegmentLife.GONE
 
     def paths(self) -> list[str]:
         """Its files, of which some may not exist."""
@@ -47,9 +75,8 @@ class RemovedSegment:
         Errors: OSError; files that don't exist are none.
         """
         with self._lock:
-            if self.renamed:
-                return
-            for path in self.paths():
+            marked = next_life(self._life, SegmentEvent.MARK)
+            for path in () if self.renamed else self.paths():
                 with contextlib.suppress(FileNotFoundError):
                     try:
                         filesystem.rename(path, path + DELETED_SUFFIX)
@@ -57,23 +84,47 @@ class RemovedSegment:
                         if not is_passing(error):
                             raise
                         filesystem.unlink(path)
-            self.renamed = True
+            self._life = marked
 
     def abandon(self) -> None:
         """The folder goes as a whole: nothing is to be renamed in it any more, and its name may soon be another log's."""
         with self._lock:
-            self.renamed = True
+            self._life = next_life(self._life, SegmentEvent.ABANDON)
 
     def unlink(self, filesystem: FileSystem) -> None:
-        """Removes what `mark_deleted` renamed, once `file.delete.delay.ms` is over. For a worker.
+        """Removes what `mark_deleted` renamed, once `file.delete.delay.ms` is over. For a worker; nothing, once it was abandoned.
 
         Errors: OSError; files that don't exist are none.
         """
+        assert self.renamed, self.directory
+        if self.is_gone:
+            return
         _unlink(filesystem, self.paths())
+        with self._lock:
+            self._life = next_life(self._life, SegmentEvent.UNLINK)
+
+    def is_read(self) -> bool:
+        """Whether a reader may still look into the `.log`."""
+        return any(file() is not None for file in self.readers or ())
+
+    def free(self, filesystem: FileSystem) -> None:
+        """Gives the room of the `.log` back, once it was renamed and no reader is left; its name stays. For a worker. Errors: OSError."""
+        assert self.readers is not None, self.directory
+        with self._lock:
+            if self._life is SegmentLife.MARKED:
+                free_file(filesystem, self.paths()[0] + DELETED_SUFFIX)
 
     def unlink_log(self, filesystem: FileSystem) -> None:
         """As `unlink`, the `.log` alone: nearly all of the room."""
+        if self.is_gone:
+            return
         _unlink(filesystem, self.paths()[:1])
+
+
+def free_file(filesystem: FileSystem, path: str) -> None:
+    """Empties a file; one that is gone needs nothing. Errors: OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        filesystem.open(path, write=True).truncate(0)
 
 
 def _unlink(filesystem: FileSystem, paths: list[str]) -> None:

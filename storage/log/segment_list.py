@@ -16,6 +16,7 @@ from lowtide.storage.log.open_files import OpenFiles
 from lowtide.storage.log.segment import Segment
 from lowtide.storage.log.segment_file import FileSlice
 from lowtide.storage.log.segment_files import SegmentCache
+from lowtide.storage.log.segment_life import SegmentEvent
 
 _EMPTY_BYTES_MAX: Final = 1 << 16
 """What a read looks through for records: about a thousand empty batches."""
@@ -91,6 +92,8 @@ class SegmentList:
         removed = self._segments[:count]
         del self._segments[:count], self.bases[:count]
         for segment in removed:
+            segment.abandon_hole()
+            segment.on(SegmentEvent.LEAVE)
             self._cache.drop(segment)
         return removed
 
@@ -99,6 +102,8 @@ class SegmentList:
         segment = self._segments.pop()
         del self.bases[-1]
         segment.token.valid = False
+        segment.abandon_hole()
+        segment.on(SegmentEvent.LEAVE)
         self._cache.drop(segment)
         return segment
 
@@ -106,6 +111,8 @@ class SegmentList:
         """Puts a closed segment in the place of `count` closed ones from `number` on. Slices of these stay good."""
         assert 0 <= number < number + count < len(self._segments)
         for old in self._segments[number : number + count]:
+            old.abandon_hole()
+            old.on(SegmentEvent.LEAVE)
             self._cache.drop(old)
         segment.files = self._cache.files
         self._segments[number : number + count] = [segment]

@@ -31,18 +31,19 @@ from lowtide.runtime.filesystem import FileSystem
 from lowtide.storage.errors import is_passing, storage_error
 from lowtide.storage.log.cleaned_segment import CLEANED_SUFFIX, CLEANED_SUFFIXES, SWAP_SUFFIX
 from lowtide.storage.log.open_transactions import CompletedTransaction
-from lowtide.storage.log.segment import (
+from lowtide.storage.log.segment import Segment
+from lowtide.storage.log.segment_file import SliceToken
+from lowtide.storage.log.segment_files import RemovedSegment
+from lowtide.storage.log.segment_life import SegmentEvent
+from lowtide.storage.log.segment_list import SegmentList
+from lowtide.storage.log.segment_names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
-    Segment,
     offset_name,
 )
-from lowtide.storage.log.segment_file import SliceToken
-from lowtide.storage.log.segment_files import RemovedSegment
-from lowtide.storage.log.segment_list import SegmentList
 from lowtide.storage.log.snapshots import ProducerSnapshots
 from lowtide.storage.log.transaction_index import TransactionIndex
 
@@ -93,6 +94,8 @@ class SegmentSwaps:
     ) -> None:
         self.cleaned_to: Offset | None = None
         """How far the log is known to be compacted (exclusive); None if it never was."""
+        self.is_taken = False
+        """Whether the log is compacted now, or its deleted records are erased: one of them at a time."""
         self.truncated_to: Offset = NEVER_TRUNCATED
         """The lowest end at which the log was cut since the last compaction began."""
         self._filesystem = filesystem
@@ -102,6 +105,19 @@ class SegmentSwaps:
         self._aborted = aborted
         self._begun: CleanedGroup | None = None
         self._unnamed: _Unnamed | None = None
+
+    def take(self) -> None:
+        """The log is about to be compacted, or erased: nothing else may begin before `release`."""
+        assert not self.is_taken, self._directory
+        self.is_taken = True
+
+    def release(self) -> None:
+        """It is done, or given up."""
+        self.is_taken = False
+
+    def note_cleaned_to(self, end_offset: Offset | None) -> None:
+        """A checkpoint says how far the log is compacted; None if it says nothing."""
+        self.cleaned_to = end_offset
 
     def see(self, end_offset: Offset) -> list[SeenSegment]:
         """The closed segments below `end_offset` as they are now, for a compaction that is about to be ordered."""
@@ -130,6 +146,10 @@ class SegmentSwaps:
         Errors: StorageError.
         """
         return self._aborted.written_bases, [each for each in self._aborted.unwritten() if each.first_offset < end_offset]
+
+    def aborted_in(self, base_offset: Offset) -> list[CompletedTransaction]:
+        """The aborted transactions whose markers lie in that segment. Errors: DamagedSegmentError, StorageError."""
+        return list(self._aborted.entries(base_offset)) if base_offset in self._aborted.bases else []
 
     def begin(self, group: CleanedGroup) -> Barrier | None:
         """Renames the files of a group to `.swap`. Returns what must be done before `finish`; None if the log has changed: nothing is left.
@@ -169,6 +189,7 @@ class SegmentSwaps:
         base_offset = group.seen[0].segment.base_offset
         removed = []
         for each in group.seen[: group.replaced]:
+            each.segment.abandon_hole()
             # The snapshot at the first base offset tells of what lies before it, and stays.
             suffixes = CLEANED_SUFFIXES if each.segment.base_offset == base_offset else SEGMENT_SUFFIXES
             gone = RemovedSegment(self._directory, each.segment.base_offset, each.size, suffixes)
@@ -176,6 +197,7 @@ class SegmentSwaps:
             removed.append(gone)
         new = Segment(self._filesystem, self._directory, base_offset, size=group.size, created_ms=now_ms)
         new.path += SWAP_SUFFIX
+        new.on(SegmentEvent.SWAP_IN)
         self._segments.replace(self._segments.number_of(base_offset), group.replaced, new)
         bases = [each.segment.base_offset for each in group.seen[: group.replaced]]
         self._snapshots.left_with_replaced(bases[1:])
@@ -210,6 +232,7 @@ class SegmentSwaps:
             raise
         if path.endswith(LOG_SUFFIX):
             segment.path = path
+            segment.on(SegmentEvent.NAME)
         elif path.endswith(TRANSACTION_INDEX_SUFFIX):
             self._aborted.let_go(base_offset)
 

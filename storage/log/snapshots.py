@@ -22,9 +22,11 @@ from lowtide.protocol.types import FilePosition, Offset
 from lowtide.runtime.filesystem import FileSystem
 from lowtide.storage.errors import DamagedSegmentError, storage_error
 from lowtide.storage.log.open_transactions import CompletedTransaction
-from lowtide.storage.log.producer_state import CorruptSnapshotError, ProducerStateManager
-from lowtide.storage.log.segment import SNAPSHOT_SUFFIX, Segment, offset_name
+from lowtide.storage.log.producer_snapshot import CorruptSnapshotError
+from lowtide.storage.log.producer_state import ProducerStateManager
+from lowtide.storage.log.segment import Segment
 from lowtide.storage.log.segment_list import SegmentList
+from lowtide.storage.log.segment_names import SNAPSHOT_SUFFIX, offset_name
 
 RECALLED_ENTRIES = 256
 """So many entries of offset indexes are gone back: a megabyte of small batches at Kafka's `index.interval.bytes`, or 256 large ones."""
@@ -36,13 +38,15 @@ RECALLED_SEGMENTS = 8
 class ProducerSnapshots:
     """The snapshots of one log, by offset."""
 
-    __slots__ = ("_directory", "_filesystem", "_offsets")
+    __slots__ = ("_between", "_directory", "_filesystem", "_offsets")
 
     def __init__(self, filesystem: FileSystem, directory: str, offsets: Iterable[Offset] = ()) -> None:
         """`offsets` are those that have a file."""
         self._filesystem = filesystem
         self._directory = directory
         self._offsets = sorted(offsets)
+        self._between: set[Offset] = set()
+        """Those that no segment takes along."""
 
     @property
     def offsets(self) -> tuple[Offset, ...]:
@@ -60,6 +64,27 @@ class ProducerSnapshots:
         if offset not in self._offsets:
             insort(self._offsets, offset)
         return path
+
+    def take_between(self, offset: Offset, state: ProducerStateManager, high_watermark: Offset) -> str | None:
+        """As `take`, inside a segment: batches before `offset` are to go. None if there is one. Errors: OSError.
+
+        Of those taken so before the last one stays, and the last one that lies at or below the high watermark.
+        """
+        if offset in self._offsets:
+            return None
+        path = self.take(offset, state)
+        committed = max((each for each in self._between if each <= high_watermark), default=offset)
+        for each in self._between - {committed}:
+            self._remove_between(each)
+        self._between.add(offset)
+        return path
+
+    def _remove_between(self, offset: Offset) -> None:
+        self._between.discard(offset)
+        if offset in self._offsets:
+            self._offsets.remove(offset)
+            with contextlib.suppress(OSError):
+                self._filesystem.unlink(self.path(offset))
 
     def reload(  # noqa: PLR0913  options of the reading, by keyword
         self,
@@ -80,7 +105,7 @@ class ProducerSnapshots:
         Errors: StorageError.
         """
         state.reset()
-        first_base = segments.bases[0]
+        first_base = segments[0].first_offset
         loaded = None
         if on_completed is None:
             loaded = self.load_newest(state, first_base, end_offset, now_ms=now_ms)
@@ -107,7 +132,7 @@ class ProducerSnapshots:
         """Loads the newest good snapshot from `first_base` to `end_offset` (both inclusive) into `state`; returns its offset, or None.
 
         One below the first segment's base offset is useless: the batches that followed it are gone, and a producer with a sequence
-        that is too low would be refused, while one that isn't known may go on (KAFKA-7190). Damaged ones are removed.
+        that is too low would be refused, while an unknown one may continue (KAFKA-7190). Damaged ones are removed.
         Errors: StorageError.
         """
         for offset in reversed(self._offsets[bisect_left(self._offsets, first_base) : bisect_right(self._offsets, end_offset)]):
@@ -136,6 +161,8 @@ class ProducerSnapshots:
 
     def left_with_segments(self, base_offset: Offset) -> None:
         """The segments below the one at `base_offset` are gone or going, and take their snapshots along."""
+        for offset in [each for each in self._between if each < base_offset]:
+            self._remove_between(offset)
         del self._offsets[: bisect_left(self._offsets, base_offset)]
 
     def left_with_replaced(self, offsets: Iterable[Offset]) -> None:

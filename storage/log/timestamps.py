@@ -1,7 +1,7 @@
 """Which offset a timestamp stands for: the two questions of ListOffsets that need to look into records.
 
 A search may come to a batch that takes long to look into (compressed, or of many records), or to very many batches in a row: it then
-returns how to go on, and nothing waits for it in the event loop.
+returns how to continue, and nothing waits for it in the event loop.
 
 Sources: Kafka's UnifiedLog.fetchOffsetByTimestamp, LogSegment.findOffsetByTimestamp, FileRecords.searchForTimestamp; KIP-79, KIP-734.
 """
@@ -49,7 +49,7 @@ class TimestampedOffset(msgspec.Struct, gc=False):
 
 
 class LongSearch(msgspec.Struct, gc=False):
-    """A batch that a thread has to look into, by `find_in_batch`. If it has no such record the search goes on at `next_offset`."""
+    """A batch that a thread has to look into, by `find_in_batch`. If it has no such record the search continues at `next_offset`."""
 
     base_offset: Offset
     size_bytes: int
@@ -59,7 +59,7 @@ class LongSearch(msgspec.Struct, gc=False):
 
 
 class SearchOn(msgspec.Struct, gc=False):
-    """Nothing yet: the search goes on from this offset, when others had their turn."""
+    """No result yet: the search continues from this offset, after other requests."""
 
     start_offset: Offset
 
@@ -68,7 +68,7 @@ Found: TypeAlias = TimestampedOffset | LongSearch | SearchOn | None
 
 
 def search_timestamp(segments: SegmentList, timestamp_ms: int, start_offset: Offset) -> Found:
-    """The first record at or after `start_offset` with a timestamp of at least `timestamp_ms`, or None, or how to go on.
+    """The first record at or after `start_offset` with a timestamp of at least `timestamp_ms`, or None, or how to continue.
 
     Other than Kafka, a segment whose newest records are deleted doesn't end the search: the next ones are looked at, too.
     Errors: StorageError.
@@ -98,7 +98,7 @@ def search_timestamp(segments: SegmentList, timestamp_ms: int, start_offset: Off
 def search_max_timestamp(segments: SegmentList) -> TimestampedOffset | LongSearch | None:
     """The first record with the largest timestamp that lies in the segments, or None when they are empty (KIP-734).
 
-    As in Kafka it doesn't mind the log start: a record of a segment that is still there may be the answer though it is deleted.
+    As in Kafka it doesn't mind the log start: a record whose bytes are still there may be the answer though it is deleted.
     Errors: StorageError.
     """
     best: Segment | None = None
@@ -114,7 +114,8 @@ def search_max_timestamp(segments: SegmentList) -> TimestampedOffset | LongSearc
     for position, header in best.batches(start):
         if header.max_timestamp == wanted:
             return _look_into(best, position, header, wanted, header.base_offset)
-    return None
+    best.measure_timestamps()  # That one was in a hole, or was erased.
+    return search_max_timestamp(segments) if best.max_timestamp < wanted else None
 
 
 def find_in_batch(

@@ -12,7 +12,8 @@ Also unlike Kafka, offset deltas that are not consecutive are corrected in uncom
 ones only); the answer is the same, and no two records share an offset.
 
 Does not check sequences and producer epochs (`producer_state`) nor assign offsets (`log`). Nothing here copies records, except
-where a batch is rewritten. The walk over the records is in `record_walk`.
+where a batch is rewritten. The walk over the records is in `record_walk`, what is allowed in `validation_rules`, the reasons of a refusal
+in `rejections`.
 """
 
 from __future__ import annotations
@@ -40,37 +41,21 @@ from lowtide.protocol.records import (
     TRANSACTIONAL_BIT,
     BatchHeader,
 )
+from lowtide.protocol.types import NO_TIMESTAMP
 from lowtide.storage.log.decompression_room import RoomUsedUpError
 from lowtide.storage.log.record_walk import (
     HEADERS_MAX,
-    RecordStep,
     RecordWalk,
     TooManyHeadersError,
-    iterate_steps,
     renumber_records,
     walk_records,
 )
+from lowtide.storage.log.rejections import Rejection, reject_header, reject_records, reject_set, rejected
+from lowtide.storage.log.validation_rules import MAX_RECORDS, TARGET_CODECS, ValidationRules
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from lowtide.storage.log.decompression_room import DecompressionRoom
 
-_SMALLEST_MESSAGE_LENGTH = 14
-"""The shortest length Kafka's splitter of record sets takes for one, that of an empty magic 0 message (`LegacyRecord`)."""
-
-_BYTES_UP_TO_MAGIC = MAGIC_POSITION + 1
-
-MAX_RECORDS = 1_000_000
-"""Records of one batch, for compressed ones cost a sender nothing. Clients write ten thousand; Kafka's bound is the batch's size."""
-
-_SMALLEST_RECORD_BYTES = 7
-"""A record without key, value and headers."""
-
-_MAX_RECORD_ERRORS = 1000
-"""Record errors reported for one batch; Kafka has no bound, and a batch of empty records would make an answer larger than itself."""
-
-_NO_TIMESTAMP = -1
 _MIN_INT64 = -(2**63)
 _MAX_INT64 = 2**63 - 1
 
@@ -81,59 +66,6 @@ _unpack_header = BATCH_HEADER_STRUCT.unpack_from
 
 _ZSTD = int(Compression.ZSTD)
 """The last codec there is, as a plain number: comparing one with an enumeration's member costs four times as much."""
-
-TARGET_CODECS = {
-    "uncompressed": Compression.NONE,
-    "gzip": Compression.GZIP,
-    "snappy": Compression.SNAPPY,
-    "lz4": Compression.LZ4,
-    "zstd": Compression.ZSTD,
-}
-"""Values of `compression.type` besides "producer", which keeps what the producer chose."""
-
-
-class ValidationRules(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What one topic, or one Produce version, allows. Built once per configuration, not per request.
-
-    `max_message_bytes` bounds the whole batch, inclusive. `timestamp_type` is "create" or "log_append"; a record older than now by
-    more than `timestamp_before_max_ms`, or newer by more than `timestamp_after_max_ms`, is refused. `compacted` topics need keys.
-    `compression_type` is "producer" or a key of `TARGET_CODECS`. `allow_zstd` is False below Produce v7.
-    """
-
-    max_message_bytes: int = 1_048_588
-    timestamp_type: str = "create"
-    timestamp_before_max_ms: int = _MAX_INT64
-    timestamp_after_max_ms: int = 3_600_000
-    compacted: bool = False
-    compression_type: str = "producer"
-    max_decompressed_bytes: int = 104_857_600
-    allow_zstd: bool = True
-    quick_records: int = _MAX_INT64
-    """Batches of more records take longer than an event loop may be held, as do those that are larger than `quick_bytes`
-    when decompressed, or are larger than `quick_compression_bytes` and have to be compressed again; all inclusive."""
-    quick_headers: int = HEADERS_MAX
-    """Of batches that only the plain form can check: those with more headers take long, too; inclusive."""
-    quick_bytes: int = _MAX_INT64
-    quick_compression_bytes: int = _MAX_INT64
-
-    def without_haste(self) -> ValidationRules:
-        """The same rules where time doesn't matter."""
-        return msgspec.structs.replace(
-            self, quick_records=_MAX_INT64, quick_headers=HEADERS_MAX, quick_bytes=_MAX_INT64, quick_compression_bytes=_MAX_INT64
-        )
-
-
-class Rejection(msgspec.Struct, gc=False):
-    """Why a batch is refused.
-
-    `record_errors` names records by their place in the batch. With `found_in_log` the answer tells the log start offset, otherwise
-    -1, as Kafka does for what it finds before it has looked at the records.
-    """
-
-    error_code: ErrorCode
-    error_message: str | None = None
-    record_errors: tuple[tuple[int, str | None], ...] = ()
-    found_in_log: bool = False
 
 
 class ValidatedBatch(msgspec.Struct, gc=False):
@@ -180,13 +112,13 @@ def validate_produce(  # noqa: PLR0911 - the hot path: a sound batch passes thro
     Source: KIP-98, `LogValidator`.
     """
     if records is None or len(records) < RECORD_BATCH_OVERHEAD:
-        return _reject_set(records or b"", rules) or _rejected(ErrorCode.CORRUPT_MESSAGE, "the batch is shorter than a header")
+        return reject_set(records or b"", rules) or rejected(ErrorCode.CORRUPT_MESSAGE, "the batch is shorter than a header")
     (base_offset, batch_length, _, magic, crc, attributes, last_offset_delta, base_timestamp, max_timestamp,
      producer_id, producer_epoch, base_sequence, record_count) = _unpack_header(records)  # fmt: skip
     size = batch_length + LOG_OVERHEAD
     codec = attributes & COMPRESSION_BITS
     if size != len(records) or magic != CURRENT_MAGIC or batch_length < SMALLEST_BATCH_LENGTH or (codec == _ZSTD and not rules.allow_zstd):
-        rejection = _reject_set(records, rules)
+        rejection = reject_set(records, rules)
         if rejection is not None:
             return rejection
     view = memoryview(records)
@@ -201,7 +133,7 @@ def validate_produce(  # noqa: PLR0911 - the hot path: a sound batch passes thro
         or (producer_id >= 0 and base_sequence < 0)
         or codec > _ZSTD
     ):
-        return _reject_header(view, rules)
+        return reject_header(view, rules)
     if record_count > rules.quick_records:
         return None
     payload: Buffer = view[RECORD_BATCH_OVERHEAD:size]
@@ -221,7 +153,7 @@ def validate_produce(  # noqa: PLR0911 - the hot path: a sound batch passes thro
         or latest > now_ms + rules.timestamp_after_max_ms
         or latest > _MAX_INT64
     ):
-        rejection = _reject_records(payload, record_count, rules, base_timestamp=base_timestamp, attributes=attributes, now_ms=now_ms)
+        rejection = reject_records(payload, record_count, rules, base_timestamp=base_timestamp, attributes=attributes, now_ms=now_ms)
         if rejection is not None:
             return rejection
     batch = ValidatedBatch(
@@ -229,7 +161,7 @@ def validate_produce(  # noqa: PLR0911 - the hot path: a sound batch passes thro
         producer_id, producer_epoch, base_sequence, attributes, (), len(payload) if codec else 0,
     )  # fmt: skip
     if (
-        latest == max_timestamp >= _NO_TIMESTAMP
+        latest == max_timestamp >= NO_TIMESTAMP
         and walk.in_order
         and not attributes & TIMESTAMP_TYPE_BIT
         and rules.timestamp_type == "create"
@@ -250,124 +182,12 @@ def _decompressed(codec: int, payload: Buffer, rules: ValidationRules, room: Dec
 def _unreadable(error: ProtocolError, rules: ValidationRules) -> Rejection | None:
     """None where the records only take long to decompress."""
     if isinstance(error, DecompressedTooLargeError):
-        return _rejected(ErrorCode.MESSAGE_TOO_LARGE, str(error)) if rules.quick_bytes >= rules.max_decompressed_bytes else None
+        return rejected(ErrorCode.MESSAGE_TOO_LARGE, str(error)) if rules.quick_bytes >= rules.max_decompressed_bytes else None
     if isinstance(error, TooManyHeadersError) and rules.quick_headers < HEADERS_MAX:
         return None
     if isinstance(error, RoomUsedUpError):  # The code lets the client send it again.
-        return _rejected(ErrorCode.NOT_ENOUGH_REPLICAS, str(error))
-    return _rejected(ErrorCode.INVALID_RECORD, str(error), found_in_log=True)
-
-
-def _rejected(code: ErrorCode, message: str, *, found_in_log: bool = False) -> Rejection:
-    return Rejection(code, message, (), found_in_log)
-
-
-def _set_lengths(records: Buffer) -> Iterator[tuple[int, int] | Rejection]:
-    """Yield `(magic, attributes)` of each whole message of a record set, and a Rejection where it cannot be split.
-
-    A message that is cut ends the set without an error, as do at most eleven trailing bytes (`ByteBufferLogInputStream`).
-    """
-    position = 0
-    while len(records) - position >= LOG_OVERHEAD:
-        length = int.from_bytes(records[position + 8 : position + LOG_OVERHEAD], "big", signed=True)
-        if length < _SMALLEST_MESSAGE_LENGTH:
-            yield _rejected(ErrorCode.CORRUPT_MESSAGE, f"the batch length {length} is below the smallest possible")
-            return
-        if len(records) - position < _BYTES_UP_TO_MAGIC:
-            return
-        magic = records[position + MAGIC_POSITION]
-        if magic > CURRENT_MAGIC:
-            yield _rejected(ErrorCode.CORRUPT_MESSAGE, f"magic {magic} does not exist")
-            return
-        end = position + LOG_OVERHEAD + length
-        if end > len(records):
-            return
-        attributes = records[position + ATTRIBUTES_POSITION + 1] if length > ATTRIBUTES_POSITION else 0
-        yield magic, attributes
-        position = end
-
-
-def _reject_set(records: Buffer, rules: ValidationRules) -> Rejection | None:  # noqa: PLR0911 - one return per verdict
-    """Find what is wrong with a record set as a whole, in the order of `ProduceRequest.validateRecords`. None: one v2 batch."""
-    messages = _set_lengths(records)
-    first = next(messages, None)
-    if first is None:
-        return _rejected(ErrorCode.INVALID_RECORD, "the records hold no whole batch")
-    if isinstance(first, Rejection):
-        return first
-    magic, attributes = first
-    if magic != CURRENT_MAGIC:
-        return _rejected(ErrorCode.INVALID_RECORD, f"only batches of magic 2 are allowed, not {magic}")
-    if attributes & COMPRESSION_BITS == Compression.ZSTD and not rules.allow_zstd:
-        return _rejected(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or newer")
-    second = next(messages, None)
-    if isinstance(second, Rejection):
-        return second
-    if second is not None:
-        return _rejected(ErrorCode.INVALID_RECORD, "the records hold more than one batch")
-    length = int.from_bytes(records[8:LOG_OVERHEAD], "big")
-    if length < SMALLEST_BATCH_LENGTH:
-        return _rejected(ErrorCode.CORRUPT_MESSAGE, f"the batch length {length} is shorter than a batch's header")
-    return None
-
-
-def _reject_header(view: memoryview, rules: ValidationRules) -> Rejection:
-    """Say which check of the batch's header failed, in the order of `UnifiedLog.append` and `LogValidator.validateBatch`."""
-    header = BatchHeader(*_unpack_header(view))
-    size, count, last = header.size_bytes, header.record_count, header.last_offset_delta
-    if header.base_offset != 0:
-        return _rejected(ErrorCode.INVALID_RECORD, f"the base offset is {header.base_offset} instead of 0", found_in_log=True)
-    if size > rules.max_message_bytes:
-        return _rejected(ErrorCode.MESSAGE_TOO_LARGE, f"the batch has {size} bytes, at most {rules.max_message_bytes} are allowed")
-    if crc32c(view[ATTRIBUTES_POSITION:size]) != header.crc:
-        return _rejected(ErrorCode.CORRUPT_MESSAGE, "the CRC is wrong")
-    if last < 0 or count <= 0 or last + 1 != count:
-        reason = f"the last offset delta {last} does not fit {count} records"
-    elif count > MAX_RECORDS and (header.attributes & COMPRESSION_BITS or count * _SMALLEST_RECORD_BYTES <= size):
-        return _rejected(ErrorCode.MESSAGE_TOO_LARGE, f"the batch has {count} records, at most {MAX_RECORDS} are allowed")
-    elif count > MAX_RECORDS:
-        reason = f"{count} records do not fit into {size} bytes"
-    elif header.is_control:
-        reason = "clients may not write control batches"
-    elif header.producer_id >= 0 and header.base_sequence < 0:
-        reason = f"the base sequence {header.base_sequence} is negative although producer id {header.producer_id} is given"
-    else:
-        assert header.attributes & COMPRESSION_BITS > Compression.ZSTD, header
-        reason = f"compression codec {header.attributes & COMPRESSION_BITS} does not exist"
-    return _rejected(ErrorCode.INVALID_RECORD, reason, found_in_log=True)
-
-
-def _reject_records(
-    payload: Buffer, count: int, rules: ValidationRules, *, base_timestamp: int, attributes: int, now_ms: int
-) -> Rejection | None:
-    """Name the records that a sound batch may not have here: without key, out of time. None when all are fine."""
-    code = ErrorCode.INVALID_RECORD
-    errors: list[tuple[int, str | None]] = []
-    for index, step in enumerate(iterate_steps(payload, count)):
-        if step.keyless and rules.compacted:
-            errors.append((index, "a compacted topic needs a key in every record"))
-        else:
-            reason = _timestamp_fault(step, base_timestamp, attributes, rules, now_ms)
-            if reason is None:
-                continue
-            code = ErrorCode.INVALID_TIMESTAMP
-            errors.append((index, reason))
-        if len(errors) == _MAX_RECORD_ERRORS:
-            break
-    if not errors:
-        return None
-    message = "records have timestamps that are not allowed" if code is ErrorCode.INVALID_TIMESTAMP else "records lack a key"
-    return Rejection(code, message, tuple(errors), found_in_log=True)
-
-
-def _timestamp_fault(step: RecordStep, base_timestamp: int, attributes: int, rules: ValidationRules, now_ms: int) -> str | None:
-    timestamp = base_timestamp + step.timestamp_delta
-    if not _MIN_INT64 <= timestamp <= _MAX_INT64:
-        return f"timestamp {timestamp} has more than 64 bits"
-    if rules.timestamp_type == "create" and timestamp != _NO_TIMESTAMP:
-        oldest, newest = now_ms - rules.timestamp_before_max_ms, now_ms + rules.timestamp_after_max_ms
-        return None if oldest <= timestamp <= newest else f"timestamp {timestamp} is not within [{oldest}, {newest}]"
-    return "producers may not set the timestamp type LogAppendTime" if attributes & TIMESTAMP_TYPE_BIT else None
+        return rejected(ErrorCode.NOT_ENOUGH_REPLICAS, str(error))
+    return rejected(ErrorCode.INVALID_RECORD, str(error), found_in_log=True)
 
 
 def _correct(
@@ -389,17 +209,17 @@ def _correct(
     if not in_order or target is not codec:
         if target is Compression.NONE and len(payload) > rules.max_message_bytes - RECORD_BATCH_OVERHEAD:
             size = RECORD_BATCH_OVERHEAD + len(payload)
-            return _rejected(ErrorCode.MESSAGE_TOO_LARGE, f"the batch has {size} bytes without compression")
+            return rejected(ErrorCode.MESSAGE_TOO_LARGE, f"the batch has {size} bytes without compression")
         stored = compress(target, payload)
         batch.size_bytes = RECORD_BATCH_OVERHEAD + len(stored)
         if batch.size_bytes > rules.max_message_bytes:
-            return _rejected(ErrorCode.MESSAGE_TOO_LARGE, f"the batch has {batch.size_bytes} bytes after compression")
+            return rejected(ErrorCode.MESSAGE_TOO_LARGE, f"the batch has {batch.size_bytes} bytes after compression")
     if rules.timestamp_type == "log_append":
         attributes |= TIMESTAMP_TYPE_BIT
         batch.max_timestamp = now_ms
         batch.offset_delta_of_max_timestamp = 0
-    elif batch.max_timestamp < _NO_TIMESTAMP:
-        batch.max_timestamp = _NO_TIMESTAMP
+    elif batch.max_timestamp < NO_TIMESTAMP:
+        batch.max_timestamp = NO_TIMESTAMP
         batch.offset_delta_of_max_timestamp = 0
     batch.attributes = attributes
     head = bytearray(_TAIL_HEADER_STRUCT.pack(

@@ -2,5 +2,5 @@
 
 Guards: a log start that was acknowledged never falls. One file for all logs of a directory, appended to, synced, and read at the start.
 Sees errors, checkpoints and the layout of a directory; no log. Begin with `journal`. `journal_format` describes the bytes, `journal_repair`
-mends a damaged file for an operator.
+repairs a damaged file for an operator.
 """

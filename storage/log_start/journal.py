@@ -11,13 +11,8 @@ One file per log directory, `lowtide-log-start.journal`, alone says where each o
 - **Never "log start 0" for want of knowledge.** A torn last frame (which was never acknowledged) is dropped; any other damage raises
   StorageError with the file's name and the command that repairs it. Apache Kafka's fallback isn't followed here.
 
-When the file is three quarters full, at a clean stop and on request it *folds*: a new journal that begins with a snapshot takes its place,
-together with two exports, `log-begin-offset-checkpoint` (KIP-107) and Kafka's `log-start-offset-checkpoint`. We never read values back from
-the exports, with one exception, adoption: if Kafka's file isn't the one that we exported or adopted last (its CRC is in the journal's
-header), then Kafka has been at work here, and for each partition the larger value wins, once.
-
-The exports are renamed before the journal. A crash in between leaves the old journal beside newer exports, which adoption then reads; they
-hold what the old journal holds and entries that weren't acknowledged, so nothing is lost by it.
+When the file is three quarters full, at a clean stop and on request it *folds* (`journal_fold.py`): a new journal that begins with a
+snapshot takes its place, together with two exports. A full disk delays a fold only.
 
 It doesn't know logs: whether an offset is in range, and what follows from a rise, is decided by its callers.
 
@@ -30,10 +25,9 @@ import errno
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import NamedTuple, TypeAlias, cast
+from typing import NamedTuple, TypeAlias
 
 import msgspec
-from crc32c import crc32c
 
 from lowtide.protocol.types import (
     ZERO_TOPIC_ID,
@@ -43,12 +37,9 @@ from lowtide.protocol.types import (
     TopicPartition,
 )
 from lowtide.runtime.committer import Barrier, Committer
-from lowtide.runtime.filesystem import File, FileSystem
-from lowtide.storage.checkpoint import (
-    carry_out,
-)
+from lowtide.runtime.filesystem import FileSystem
 from lowtide.storage.errors import is_passing
-from lowtide.storage.log_start.journal_fold import JournalFold
+from lowtide.storage.log_start.journal_fold import FoldImage, FoldOutcome, JournalFold, Undone
 from lowtide.storage.log_start.journal_format import (
     REMOVED,
     JournalContent,
@@ -86,11 +77,12 @@ class LogStartJournal:
         self._committer = committer
         self._hooks = hooks
         self._path = journal_path(directory)
-        self._fold = JournalFold(filesystem, directory, hooks.topic_name)
+        self._fold = JournalFold(filesystem, directory, committer, hooks.topic_name)
         self._file = filesystem.open(self._path, write=True)
         self._header = content.header
         self._entries = dict(content.entries)
-        self._end = content.end
+        self.end = content.end
+        """Where the next frame goes: what is written of the file, which has its full size from the beginning."""
         self._next_sequence = content.next_sequence
         self._fold_at = _fold_threshold(content.header.capacity)
         self._waiting: list[_Accepted] = []
@@ -203,36 +195,31 @@ class LogStartJournal:
 
     def _write_now(self, entries: Sequence[LogStartEntry]) -> None:
         """A frame for which the file has room. Stop code: it syncs."""
-        self._file.pwritev([encode_frame(self._next_sequence, entries)], self._end)
+        self._file.pwritev([encode_frame(self._next_sequence, entries)], self.end)
         self._file.sync()
         self._next_sequence += 1
-        self._end += frame_bytes(len(entries))
+        self.end += frame_bytes(len(entries))
         apply_entries(self._entries, entries)
 
     def _fold_now(self, entries: Sequence[LogStartEntry]) -> None:
         """The fold of a stop, with its frame, one step after the other."""
-        if entries and self._end + frame_bytes(len(entries)) <= self._header.capacity:
+        if entries and self.end + frame_bytes(len(entries)) <= self._header.capacity:
             self._write_now(entries)
             entries = ()
+        image = self._image_with(entries)
+        if not entries and self._fold.is_done(image, self._header, self.end):
+            return
+        full = self._fold.finish(image)
+        if full is None:
+            apply_entries(self._entries, entries)
+        elif entries:
+            raise full
+
+    def _image_with(self, entries: Sequence[LogStartEntry]) -> FoldImage:
+        """What a fold would write that also holds these entries."""
         folded = dict(self._entries)
         apply_entries(folded, entries)
-        exported, image, _content = self._fold.content_of(folded, self._next_sequence)
-        if not entries and self._is_folded(crc32c(exported)):
-            return
-        staged = self._fold.stage(exported, image)
-        if isinstance(staged, Barrier):
-            try:
-                carry_out(self._filesystem, staged)
-            except OSError as error:
-                if not is_passing(error):
-                    raise
-                self._fold.undo()
-                self._filesystem.sync_directory(self._directory)
-                staged = error
-            else:
-                apply_entries(self._entries, entries)
-        if isinstance(staged, OSError) and (not is_passing(staged) or entries):
-            raise staged
+        return self._fold.image_of(folded, self._next_sequence)
 
     def _take(self, accepted: _Accepted) -> None:
         if self._stopping or self.failure is not None:
@@ -251,11 +238,11 @@ class LogStartJournal:
             # The very same bytes: a torn frame at this place stays the beginning of one frame.
             stalled, self._stalled = self._stalled, []
             entries = _entries_of(stalled)
-            self._write_frame(stalled, entries, self._end + frame_bytes(len(entries)))
+            self._write_frame(stalled, entries, self.end + frame_bytes(len(entries)))
             return
         batch, self._waiting = self._waiting, []
         entries = _entries_of(batch)
-        end = self._end + frame_bytes(len(entries))
+        end = self.end + frame_bytes(len(entries))
         if self._fold_wanted or end > self._fold_at:
             waiters, self._fold_waiters, self._fold_wanted = self._fold_waiters, [], False
             full = self._fold_with(batch, entries, waiters)
@@ -274,7 +261,7 @@ class LogStartJournal:
             self._submit(Barrier(), partial(self._on_frame_durable, batch, entries))
             return
         try:
-            self._file.pwritev([encode_frame(self._next_sequence, entries)], self._end)
+            self._file.pwritev([encode_frame(self._next_sequence, entries)], self.end)
         except OSError as error:
             if is_passing(error):
                 # The file has its size, but on some file systems overwriting takes room too.
@@ -284,7 +271,7 @@ class LogStartJournal:
             self._answer_later(batch, error)
             return
         self._next_sequence += 1
-        self._end = end
+        self.end = end
         self._submit(Barrier(files=(self._file,)), partial(self._on_frame_durable, batch, entries))
 
     def _submit(self, barrier: Barrier, on_done: OnDurable) -> None:
@@ -307,70 +294,54 @@ class LogStartJournal:
 
         Returns None when it's under way (or the journal has failed and all callers are getting the error), or the error of a full disk.
         """
-        folded = dict(self._entries)
-        apply_entries(folded, entries)
-        exported, image, content = self._fold.content_of(folded, self._next_sequence)
-        if not batch and self._is_folded(crc32c(exported)):
+        image = self._image_with(entries)
+        if not batch and self._fold.is_done(image, self._header, self.end):
             self._committer.submit(Barrier(), partial(_tell, waiters))
             return None
-        staged = self._fold.stage(exported, image)
-        if isinstance(staged, Barrier):
-            # The journal is the last of the files and of the renames; the module's head says why.
-            self._submit(staged, partial(self._on_fold, batch, waiters, _Folded(cast("File", staged.files[-1]), content)))
+        self._in_flight = True
+        error = self._fold.start(image, partial(self._on_fold, batch, waiters, image.content))
+        if error is None:
             return None
-        if is_passing(staged):
-            return staged
-        self._fail(staged)
+        self._in_flight = False
+        if is_passing(error):
+            return error
+        self._fail(error)
         self._fold_waiters = waiters
-        self._answer_later(batch, staged)
+        self._answer_later(batch, error)
         return None
 
-    def _on_fold(self, batch: list[_Accepted], waiters: list[OnDurable], folded: _Folded, error: OSError | None) -> None:
+    def _on_fold(self, batch: list[_Accepted], waiters: list[OnDurable], content: JournalContent, outcome: FoldOutcome) -> None:
         self._in_flight = False
-        if error is not None and is_passing(error):
-            try:
-                self._fold.undo()
-            except OSError as failed:
-                error = failed
-            else:
-                self._submit(Barrier(directories=(self._directory,)), partial(self._on_fold_undone, batch, waiters, error))
-                return
-        if error is None:
+        if isinstance(outcome, Undone):
+            self._on_fold_undone(batch, waiters, outcome.full)
+            return
+        error = outcome if isinstance(outcome, OSError) else None
+        if isinstance(outcome, OSError):
+            self._fail(outcome)
+        else:
             self._file.close()
-            self._file, content = folded
-            self._header = content.header
+            self._file, self._header = outcome, content.header
             self._entries.clear()
             self._entries.update(content.entries)
-            self._end = content.end
+            self.end = content.end
             self._next_sequence = content.next_sequence
             self._fold_at = _fold_threshold(content.header.capacity)
             self._commit_next()
-        else:
-            self._fail(error)
         for accepted in batch:
             accepted.on_durable(error)
         _tell(waiters, error)
         self._drain_after_failure()
 
-    def _on_fold_undone(self, batch: list[_Accepted], waiters: list[OnDurable], full: OSError, error: OSError | None) -> None:
+    def _on_fold_undone(self, batch: list[_Accepted], waiters: list[OnDurable], full: OSError) -> None:
         """What the new journal would have made durable goes into a frame of the old one."""
-        self._in_flight = False
         batch.append(_Accepted((), partial(_tell_at_least, waiters, full)))
         entries = _entries_of(batch)
-        end = self._end + (frame_bytes(len(entries)) if entries else 0)
+        end = self.end + (frame_bytes(len(entries)) if entries else 0)
         self._fold_at = min(self._header.capacity, end + self._header.capacity // 16)
-        if error is not None:
-            self._fail(error)
-            self._answer_later(batch, error)
-        elif end > self._header.capacity:
+        if end > self._header.capacity:
             self._answer_later(batch, full)
         else:
             self._write_frame(batch, entries, end)
-
-    def _is_folded(self, exported_crc: int) -> bool:
-        """Whether the journal is nothing but its snapshot and the exports say the same."""
-        unchanged = self._end == self._header.snapshot_end and self._header.exported_crc == exported_crc
-        return unchanged and self._fold.are_exports_there
 
     def _fail(self, error: OSError) -> None:
         if self.failure is None:
@@ -401,11 +372,6 @@ class LogStartJournal:
 
 def _entries_of(batch: Sequence[_Accepted]) -> Sequence[LogStartEntry]:
     return batch[0].entries if len(batch) == 1 else [entry for accepted in batch for entry in accepted.entries]
-
-
-class _Folded(NamedTuple):
-    file: File
-    content: JournalContent
 
 
 def _fold_threshold(capacity: int) -> FilePosition:

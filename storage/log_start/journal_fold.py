@@ -1,48 +1,78 @@
-"""What a fold of the journal writes: a new journal that begins with a snapshot, and the two exports.
+"""The fold of a journal: a new journal that begins with a snapshot takes its place, together with two exports.
 
-The exports are `log-begin-offset-checkpoint` (KIP-107) and Kafka's `log-start-offset-checkpoint`. All three files are written under
-temporary names and get their own ones by the same barrier, the journal last; `journal.py` says why, and when a fold is due.
+The exports are `log-begin-offset-checkpoint` (KIP-107) and Kafka's `log-start-offset-checkpoint`. We never read values back from them, with
+one exception, adoption: if Kafka's file isn't the one that we exported or adopted last (its CRC is in the journal's header), then Kafka has
+been at work here, and for each partition the larger value wins, once.
+
+All three files are written under temporary names and get their own ones by the same barrier. The exports are renamed before the journal. A
+crash in between leaves the old journal beside newer exports, which adoption then reads; they hold what the old journal holds and entries
+that weren't acknowledged, so nothing is lost by it.
+
+It decides neither when a fold is due nor what it holds: `journal.py` does.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
+from functools import partial
+from typing import NamedTuple, TypeAlias, cast
 
 from crc32c import crc32c
 
-from lowtide.protocol.types import Offset, TopicId, TopicPartition
-from lowtide.runtime.committer import Barrier
-from lowtide.runtime.filesystem import FileSystem
+from lowtide.protocol.types import FilePosition, Offset, TopicId, TopicPartition
+from lowtide.runtime.committer import Barrier, Committer
+from lowtide.runtime.filesystem import File, FileSystem
 from lowtide.storage.checkpoint import (
     LOG_BEGIN_CHECKPOINT,
     LOG_START_CHECKPOINT,
     TEMPORARY_SUFFIX,
+    carry_out,
     encode_offsets,
     joined,
     staged_checkpoint,
 )
-from lowtide.storage.log_start.journal_format import JOURNAL_NAME, JournalContent, encode_journal
+from lowtide.storage.errors import is_passing
+from lowtide.storage.log_start.journal_format import JOURNAL_NAME, JournalContent, JournalHeader, encode_journal
 
 _EXPORTS = (LOG_BEGIN_CHECKPOINT, LOG_START_CHECKPOINT)
 
 
-class JournalFold:
-    """The files of folds in one log directory. It keeps nothing between them."""
+class FoldImage(NamedTuple):
+    """What a fold writes: each export, the new journal, and what that holds."""
 
-    def __init__(self, filesystem: FileSystem, directory: str, topic_name: Callable[[TopicId], str | None]) -> None:
+    exported: bytes
+    journal: bytes
+    content: JournalContent
+
+
+class Undone(NamedTuple):
+    """There was no room for a fold: the old journal stays in service, and that is durable."""
+
+    full: OSError
+
+
+FoldOutcome: TypeAlias = File | Undone | OSError
+"""The file of the new journal, which is durable under its name; or why there is none. After an OSError the directory is not usable."""
+
+
+class JournalFold:
+    """Carries out the folds of one log directory. It keeps nothing between them."""
+
+    def __init__(self, filesystem: FileSystem, directory: str, committer: Committer, topic_name: Callable[[TopicId], str | None]) -> None:
         """`topic_name` gives the topic's name for the exports; None for a topic that this directory has no log of."""
         self._filesystem = filesystem
         self._directory = directory
+        self._committer = committer
         self._topic_name = topic_name
 
-    @property
-    def are_exports_there(self) -> bool:
-        """Whether both exports exist."""
-        return all(self._filesystem.exists(f"{self._directory}/{name}") for name in _EXPORTS)
+    def is_done(self, image: FoldImage, header: JournalHeader, end: FilePosition) -> bool:
+        """Whether a journal that has this header and ends at `end` is nothing but its snapshot already, and the exports have the same."""
+        unchanged = end == header.snapshot_end and header.exported_crc == image.content.header.exported_crc
+        return unchanged and all(self._filesystem.exists(f"{self._directory}/{name}") for name in _EXPORTS)
 
-    def content_of(self, entries: Mapping[tuple[TopicId, int], Offset], first_sequence: int) -> tuple[bytes, bytes, JournalContent]:
-        """What a fold writes: the exports, the new journal, and what it will hold."""
+    def image_of(self, entries: Mapping[tuple[TopicId, int], Offset], first_sequence: int) -> FoldImage:
+        """What a fold of these entries writes."""
         offsets: dict[TopicPartition, Offset] = {}
         for (topic_id, partition), offset in entries.items():
             name = self._topic_name(topic_id)
@@ -50,21 +80,63 @@ class JournalFold:
                 offsets[TopicPartition(name, partition)] = offset
         exported = encode_offsets(offsets)
         snapshot = [(topic_id, partition, offset) for (topic_id, partition), offset in entries.items()]
-        image, content = encode_journal(snapshot, first_sequence=first_sequence, exported_crc=crc32c(exported))
-        return exported, image, content
+        journal, content = encode_journal(snapshot, first_sequence=first_sequence, exported_crc=crc32c(exported))
+        return FoldImage(exported, journal, content)
 
-    def stage(self, exported: bytes, image: bytes) -> Barrier | OSError:
+    def start(self, image: FoldImage, on_done: Callable[[FoldOutcome], None]) -> OSError | None:
+        """Starts a fold. Returns None when it is under way; `on_done` is called later, once. Otherwise the error, and no file is left."""
+        staged = self._stage(image)
+        if isinstance(staged, OSError):
+            return staged
+        # The journal is the last of the files and of the renames; the module's head says why.
+        self._committer.submit(staged, partial(self._on_durable, cast("File", staged.files[-1]), on_done))
+        return None
+
+    def _on_durable(self, file: File, on_done: Callable[[FoldOutcome], None], error: OSError | None) -> None:
+        if error is None or not is_passing(error):
+            on_done(error or file)
+            return
+        try:
+            self._undo()
+        except OSError as failed:
+            on_done(failed)
+            return
+        undone = Barrier(directories=(self._directory,))
+        self._committer.submit(undone, lambda failed: on_done(Undone(error) if failed is None else failed))
+
+    def finish(self, image: FoldImage) -> OSError | None:
+        """Folds at once. Stop code: it syncs.
+
+        Returns None, or the error of a full disk: then the old journal stays in service. Errors: any other OSError.
+        """
+        staged = self._stage(image)
+        if isinstance(staged, Barrier):
+            try:
+                carry_out(self._filesystem, staged)
+            except OSError as error:
+                if not is_passing(error):
+                    raise
+                self._undo()
+                self._filesystem.sync_directory(self._directory)
+                return error
+            return None
+        if not is_passing(staged):
+            raise staged
+        return staged
+
+    def _stage(self, image: FoldImage) -> Barrier | OSError:
         """Writes the three files of a fold under temporary names, all of them or none."""
         staged: list[Barrier] = []
+        contents = ((LOG_BEGIN_CHECKPOINT, image.exported), (LOG_START_CHECKPOINT, image.exported), (JOURNAL_NAME, image.journal))
         try:
-            for name, text in ((LOG_BEGIN_CHECKPOINT, exported), (LOG_START_CHECKPOINT, exported), (JOURNAL_NAME, image)):
+            for name, text in contents:
                 staged.append(staged_checkpoint(self._filesystem, f"{self._directory}/{name}", text))
         except OSError as error:
             self._remove_staged()
             return error
         return joined(staged)
 
-    def undo(self) -> None:
+    def _undo(self) -> None:
         """There was no room for one of the names of a fold. The journal's comes last, so the old journal stays in service.
 
         The export that the next start may adopt must not say what the journal doesn't: a later truncation could lower that, and the start

@@ -1,10 +1,10 @@
-"""`make campaign`: search on and on, with simulators, SIGKILL, damaged frames and drawn examples, beside all else the machine does.
+"""`make campaign`: search without end, with simulators, SIGKILL, damaged frames and generated examples, beside other work of the machine.
 
 One run at a time, on one core, at the lowest priority. Each run that ends is a line of the ledger (`ledger.py`), from which the next
-campaign goes on: Ctrl-C, SIGTERM and SIGKILL cost the run at hand. Its files are removed after each run; what a run that broke something
-printed is kept in `failures/`, the last of each kind and seed, at most `KEPT` of them. Below a floor of free space nothing is run.
+campaign continues: Ctrl-C, SIGTERM and SIGKILL lose the current run. Its files are removed after each run; the output of a run with a
+violation is kept in `failures/`, the last of each kind and seed, at most `KEPT` of them. Below a minimum of free space nothing is run.
 
-A run that the machine ended, by its time limit or a full disk, is no line: its seeds come again. So is one that is interrupted.
+A run that ends by its time limit, a full disk or an interrupt adds no line: its seeds are used again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def commit() -> tuple[str, bool]:
 
 
 class Campaign:
-    """Runs below one folder, which no other campaign may use meanwhile."""
+    """Runs in one folder, which no other campaign may use at the same time."""
 
     def __init__(self, folder: Path, kinds: Sequence[Kind], limits: Limits) -> None:
         self._folder, self._kinds, self._limits = folder, kinds, limits
@@ -53,7 +53,7 @@ class Campaign:
         self.runs = self.broken = 0
 
     def go(self) -> str:
-        """Run until a limit is reached. Returns which."""
+        """Run until a limit is reached. Returns the limit."""
         machine.end_marked(self._folder)
         while True:
             spent = Spent(self.runs, time.monotonic() - self._began_s, machine.free_bytes(self._folder))
@@ -65,7 +65,7 @@ class Campaign:
             self.runs += 1
 
     def _run(self, run: Run) -> str:
-        """One run and its line. Returns why there can be no other, or an empty text."""
+        """One run and its line. Returns why there can be no further run, or an empty text."""
         command = run.kind.command(self._place, run.first, run.end)
         (commit_id, changed), began = commit(), datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         log = self._folder / "run.log"
@@ -109,25 +109,25 @@ class Campaign:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Errors: BlockingIOError when another campaign has the folder."""
+    """Errors: BlockingIOError if another campaign uses the folder."""
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.campaign", description="search on and on, at the lowest priority")
+    parser = argparse.ArgumentParser(prog="python -m tests.campaign", description="search without end, at the lowest priority")
     parser.add_argument("--folder", type=Path, default=ROOT / "build/campaign", help="of the ledger and of all other files")
-    parser.add_argument("--totals", action="store_true", help="print what the ledger adds up to, and end")
+    parser.add_argument("--totals", action="store_true", help="print the totals of the ledger, and end")
     parser.add_argument("--kinds", help=f"only these, of {', '.join(kind.name for kind in KINDS)}")
-    parser.add_argument("--runs", type=int, help="end after so many")
-    parser.add_argument("--minutes", type=float, help="begin no run after so many")
-    parser.add_argument("--floor-mib", type=int, default=5 * 1024, help="stop when the disk has less room")
+    parser.add_argument("--runs", type=int, help="end after this many")
+    parser.add_argument("--minutes", type=float, help="start no run after this many")
+    parser.add_argument("--floor-mib", type=int, default=5 * 1024, help="stop when the disk has less free space")
     return parser.parse_args(arguments)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command. Returns 0, 1 if a run broke something, 2 if another campaign has the folder, 130 after an interrupt."""
+    """The command. Returns 0, 1 if a run found a violation, 2 if another campaign uses the folder, 130 after an interrupt."""
     options = parse(arguments)
     folder: Path = options.folder.resolve()
     if options.totals:
@@ -144,19 +144,19 @@ def main(arguments: list[str] | None = None) -> int:
         with locked(folder):
             return search(Campaign(folder, [kind for kind in KINDS if kind.name in names], limits))
     except BlockingIOError:
-        print(f"another campaign has {folder}")
+        print(f"another campaign uses {folder}")
         return 2
 
 
 def search(campaign: Campaign) -> int:
-    """Run it, as the only thing that this process does. Returns the exit code."""
+    """Run it as the only work of this process. Returns the exit code."""
     machine.step_back()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     try:
         print(campaign.go(), flush=True)
     except KeyboardInterrupt:
-        print(f"interrupted after {campaign.runs} runs; the next campaign goes on from {campaign.ledger}", flush=True)
+        print(f"interrupted after {campaign.runs} runs; the next campaign continues from {campaign.ledger}", flush=True)
         return 130
     return 1 if campaign.broken else 0
 

@@ -1,7 +1,7 @@
-"""What a campaign runs, and how much of each kind: commands and shares. Values only.
+"""The kinds of runs of a campaign: commands and shares. Values only.
 
-A run is one process that ends by itself after a minute or so of CPU: what a campaign loses when it is killed. It leaves its result in
-files that `Workplace` names; everything else that it writes is below `TMPDIR`.
+A run is one process that ends by itself after a minute or so of CPU: a killed campaign loses only that run. It leaves its result in
+files that `Workplace` names; all its other files are below `TMPDIR`.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Workplace:
-    """The interpreter of a run, and the campaign's folder, with what belongs to the run in it."""
+    """The interpreter of a run, and the campaign's folder, with the files of the run."""
 
     python: str
     folder: Path
 
     @property
     def temporary(self) -> Path:
-        """For whatever the run writes; gone when it has ended."""
+        """For all other files of the run; removed when it has ended."""
         return self.folder / "tmp"
 
     @property
     def results(self) -> Path:
-        """For what it reports, until the next run."""
+        """For its results, until the next run."""
         return self.folder / "results"
 
     @property
@@ -50,7 +50,7 @@ class Workplace:
 
 @dataclass(frozen=True)
 class Command:
-    """One run: what is started, with which variables besides, and a command that a reader can type to see the same."""
+    """One run: its command, additional variables, and a command that reproduces it."""
 
     words: tuple[str, ...]
     env: Mapping[str, str]
@@ -59,7 +59,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Kind:
-    """`share` is of the CPU time, against the shares of the others. A run takes `seeds` of them."""
+    """`share` is the share of CPU time, relative to the others. A run uses `seeds` seeds."""
 
     name: str
     share: int
@@ -90,7 +90,7 @@ def pytest(*paths: str, **env: str) -> Callable[[Workplace, int, int], Command]:
 
 
 def properties(place: Workplace, first: int, _end: int) -> Command:
-    """Every test that draws its examples: from a seed, instead of from the name of the test."""
+    """Every test with generated examples: from a seed, instead of from the name of the test."""
     options = ("-m", "hypothesis", f"--hypothesis-seed={first}", "tests/unit")
     words = (place.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={place.junit}", *options)
     examples = {"WALK_EXAMPLES": "2000"}
@@ -112,6 +112,8 @@ KINDS = (
         1,
         pytest(
             "tests/chaos/test_sigkill.py",
+            "tests/chaos/test_killed_while_punching.py",
+            "tests/chaos/test_erased_is_gone.py",
             "tests/chaos/test_groups_survive.py",
             "tests/chaos/test_consumer_groups_survive.py",
             "tests/chaos/test_transactions_survive.py",

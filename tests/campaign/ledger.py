@@ -5,9 +5,9 @@
  "seconds": 21.5, "cpu_seconds": 17.3, "faults": {"kill": 31}, "violations": []}
 ```
 
-`end_seed` is exclusive; `changed` says that files of the tree weren't those of the commit. A line is appended with one write and reaches
-the disk before the next run begins. Guards: a line that a crash has cut short is passed over, and the next line begins on a line of its
-own; the next seed of a kind follows the highest `end_seed` of its lines, so that the ledger is all that a campaign needs to go on.
+`end_seed` is exclusive; `changed` means that files of the tree differ from the commit. A line is appended with one write and reaches
+the disk before the next run starts. Guards: a line that a crash truncated is skipped, and the next line starts on a new
+line; the next seed of a kind follows the highest `end_seed` of its lines, so that the ledger is all that a campaign needs to continue.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import msgspec
 
 
 class Violation(msgspec.Struct, frozen=True):
-    """What was broken, and the command that shows it again."""
+    """The violated invariant, and the command that reproduces it."""
 
     reason: str
     replay: str
@@ -54,7 +54,7 @@ class Totals(msgspec.Struct):
 
 
 def read(text: bytes) -> list[Entry]:
-    """Every whole line. What isn't an entry was cut short, or is from another version, and is passed over."""
+    """Every whole line. A line that is no entry was truncated, or is from another version, and is skipped."""
     entries = []
     for line in text.split(b"\n")[:-1]:
         try:
@@ -79,7 +79,7 @@ def totals(entries: Iterable[Entry]) -> dict[str, Totals]:
 
 
 def table(found: dict[str, Totals]) -> list[str]:
-    """What `make campaign ARGS=--totals` prints."""
+    """The output of `make campaign ARGS=--totals`."""
     lines = [f"{'kind':16}{'runs':>8}{'seeds':>10}{'CPU hours':>11}{'faults':>12}{'violations':>12}"]
     for kind, total in sorted(found.items()):
         hours, faults = total.cpu_seconds / 3600, total.faults.total()
@@ -94,12 +94,12 @@ def table(found: dict[str, Totals]) -> list[str]:
 
 
 def load(path: Path) -> list[Entry]:
-    """A ledger that isn't there has no entries."""
+    """A missing ledger has no entries."""
     return read(path.read_bytes()) if path.exists() else []
 
 
 def append(path: Path, entry: Entry) -> None:
-    """Add a line, on the disk when this returns."""
+    """Add a line, which is durable when this returns."""
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
     try:
         size = os.fstat(descriptor).st_size

@@ -1,7 +1,7 @@
-"""What a campaign does to its machine: one core, the lowest priority, a folder that it empties, processes that it ends.
+"""The machine of a campaign: one core, the lowest priority, a folder that it empties, processes that it ends.
 
-Every process of a run has `TESTS_OF_CAMPAIGN` with the campaign's folder in its environment, and so has what it starts: after a run, and
-before the first, what is left of a run is found by it and killed. No other process is touched.
+Every process of a run has `TESTS_OF_CAMPAIGN` with the campaign's folder in its environment, as have its children: after a run, and
+before the first, remaining processes of a run are found by it and killed. No other process is touched.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.bytecode import with_bytecode
+
 from .kinds import Command, Workplace
 
 MARK = "TESTS_OF_CAMPAIGN"
@@ -25,14 +27,14 @@ DISK_EVERY_S = 5.0
 
 
 def step_back() -> None:
-    """Run on one core, and only when nothing else wants it. Everything that is started later inherits it."""
+    """Run on one core, at the lowest priority. Child processes inherit this."""
     os.nice(LOWEST_PRIORITY)
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 
 
 def marked(folder: Path) -> list[int]:
-    """Processes of runs below this folder, other than this one. None where the system doesn't show environments."""
+    """Processes of runs below this folder, other than this one. Empty if the system does not show environments."""
     wanted = f"{MARK}={folder}".encode()
     found = []
     for entry in Path("/proc").glob("[0-9]*") if Path("/proc/self/environ").exists() else ():
@@ -43,7 +45,7 @@ def marked(folder: Path) -> list[int]:
 
 
 def end_marked(folder: Path) -> int:
-    """Kill what is left of runs, until none is. Returns how many there were."""
+    """Kill remaining processes of runs, until there is none. Returns their number."""
     seen: set[int] = set()
     while left := marked(folder):
         for process_id in left:
@@ -56,7 +58,7 @@ def end_marked(folder: Path) -> int:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a run's process ended. `why` says what ended it from outside, or is empty."""
+    """How a run's process ended. `why` is the external reason, or empty."""
 
     exit_code: int
     seconds: float
@@ -66,7 +68,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class RunLimits:
-    """What ends a run from outside: seconds, and too little room on the disk."""
+    """External limits of a run: seconds, and free space on the disk."""
 
     seconds: float
     floor_bytes: int
@@ -79,15 +81,15 @@ def emptied(folder: Path) -> Path:
 
 
 def run(command: Command, root: Path, place: Workplace, log: Path, limits: RunLimits) -> Ended:
-    """Run it to its end or a limit. KeyboardInterrupt ends it too, and is passed on. What it left in `place.results` stays."""
+    """Run it to its end or a limit. KeyboardInterrupt ends it too, and is re-raised. Files in `place.results` stay."""
     emptied(place.results)
-    given = {MARK: str(place.folder), "TMPDIR": str(emptied(place.temporary)), "PYTHONDONTWRITEBYTECODE": "1"}
+    given = {MARK: str(place.folder), "TMPDIR": str(emptied(place.temporary))}
     began_s, before, why = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN), ""
     with log.open("wb") as output:
         process = subprocess.Popen(
             command.words,
             cwd=root,
-            env={**os.environ, **command.env, **given},
+            env=with_bytecode({**os.environ, **command.env, **given}, place.folder / "bytecode"),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

@@ -1,4 +1,4 @@
-"""What came of a run: from the files that it left and how its process ended. Pure."""
+"""The result of a run, from its files and the end of its process. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REASON_CHARACTERS = 300
 
 @dataclass(frozen=True)
 class Left:
-    """The contents of a run's files, empty where it left none; `output` is what it printed."""
+    """The contents of a run's files, empty if missing; `output` is its standard output."""
 
     exit_code: int
     output: str
@@ -24,7 +24,7 @@ class Left:
 
 
 def reason(text: str) -> str:
-    """The first line, not too long."""
+    """The first line, shortened."""
     return text.strip().partition("\n")[0][:REASON_CHARACTERS]
 
 
@@ -38,7 +38,7 @@ def failures(junit: str) -> list[str]:
 
 
 def outcome(left: Left, command: Command) -> tuple[dict[str, int], list[Violation]]:
-    """The faults that struck, and what was broken. A process that ended badly and says nothing has broken something itself."""
+    """The injected faults, and the violations. A process that failed without a report is a violation itself."""
     faults: dict[str, int] = json.loads(left.struck) if left.struck else {}
     violations: list[Violation] = []
     if left.simulated:

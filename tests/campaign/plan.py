@@ -1,7 +1,7 @@
-"""What a campaign does next: decided from the ledger alone. Pure.
+"""The next step of a campaign: decided from the ledger alone. Pure.
 
-The kind that has had least CPU time for its share comes next, with seeds that follow those of its last run. A campaign stops when the
-disk has less room than the floor.
+The kind with the least CPU time relative to its share is next, with seeds that follow those of its last run. A campaign stops when the
+disk has less free space than the minimum.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Stop:
-    """Why nothing more is run."""
+    """The reason why nothing more is run."""
 
     reason: str
 
@@ -40,7 +40,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Spent:
-    """What this campaign has had, and the room that the disk has now."""
+    """The usage of this campaign, and the current free space of the disk."""
 
     runs: int
     seconds: float
@@ -48,7 +48,7 @@ class Spent:
 
 
 def next_step(kinds: Sequence[Kind], totals: Mapping[str, Totals], limits: Limits, spent: Spent) -> Run | Stop:
-    """`kinds` isn't empty. The first of those that have had as little of their share."""
+    """`kinds` is not empty. Among equals the first one is chosen."""
     if spent.free_bytes < limits.floor_bytes:
         return Stop(f"the disk has {spent.free_bytes >> 20:,} MiB left, the floor is {limits.floor_bytes >> 20:,} MiB")
     if limits.runs is not None and spent.runs >= limits.runs:

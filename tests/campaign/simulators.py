@@ -1,4 +1,4 @@
-"""`python -m tests.campaign.simulators KIND FIRST END FILE`: run seeds of a simulator in this process, and write what came of them.
+"""`python -m tests.campaign.simulators KIND FIRST END FILE`: run seeds of a simulator in this process, and write their results.
 
 The file gets one JSON object: `faults`, counts by kind, and `broken`, pairs of a seed and a reason. A violation ends its seed, not the
 run.
@@ -16,7 +16,7 @@ from lowtide.simulation.cluster_search import run_seed
 
 
 def one_broker(seed: int) -> tuple[str | None, Counter[str]]:
-    """What broke, if anything did, and the faults that struck."""
+    """The violation, if any, and the injected faults."""
     try:
         simulation = simulate(seed)
     except Exception as error:

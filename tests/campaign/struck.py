@@ -1,4 +1,4 @@
-"""Faults that struck in this process of tests, by kind; written where `TEST_FAULTS` says, for the campaign's ledger."""
+"""Faults that were injected in this test process, by kind; written to the file in `TEST_FAULTS`, for the campaign's ledger."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _counts = Counter[str]()
 
 
 def strike(kind: str, count: int = 1) -> None:
-    """A fault has reached what it was meant for."""
+    """Count a fault that took effect."""
     _counts[kind] += count
 
 
 def write() -> None:
-    """At the end of a session. Does nothing without the variable."""
+    """Write the counts at the end of a session. Does nothing without the variable."""
     if VARIABLE in os.environ:
         Path(os.environ[VARIABLE]).write_text(json.dumps(dict(_counts)), encoding="utf-8")

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from lowtide.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from lowtide.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from lowtide.protocol.records import build_batch, check_crc, iterate_batches, iterate_records
+from lowtide.protocol.records import check_crc, iterate_batches, iterate_records
 
 PRODUCE_VERSION, FETCH_VERSION, LIST_OFFSETS_VERSION, DELETE_RECORDS_VERSION = 9, 12, 7, 3
 CREATE_TOPICS_VERSION, DELETE_TOPICS_VERSION = 7, 5
-"""Versions in which topics go by their names."""
+"""Versions in which requests have topic names."""
 
 EARLIEST, LATEST = -2, -1
 TIMESTAMP_MS = 1_700_000_000_000
@@ -30,7 +31,7 @@ def topic_request(
     replicas: int = -1,
     configs: dict[str, str] | None = None,
 ) -> CreateTopicsRequest:
-    """A topic with its replicas by hand, or with a number of partitions and replicas."""
+    """A topic with given replicas, or with a number of partitions and replicas."""
     rows = [CreatableReplicaAssignment(partition_index=number, broker_ids=list(row)) for number, row in enumerate(assignment or ())]
     topic = CreatableTopic(
         name=name,
@@ -60,7 +61,7 @@ def delete_request(topic: str, partition: int, offset: int, *, timeout_ms: int =
 
 
 def fetch_request(topic: str, partition: int, offset: int, *, wait_ms: int = 0, min_bytes: int = 0) -> FetchRequest:
-    """A consumer's, of one answer."""
+    """A consumer's Fetch for one response."""
     row = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=FETCH_BYTES)
     return FetchRequest(max_wait_ms=wait_ms, min_bytes=min_bytes, max_bytes=FETCH_BYTES, topics=[FetchTopic(topic=topic, partitions=[row])])
 
@@ -80,7 +81,7 @@ def only_row(response: Any) -> Any:
 
 
 def records_from(data: bytes | memoryview | None, offset: int) -> dict[int, bytes]:
-    """Offset → value, as a client delivers them that fetched from `offset`. Errors: AssertionError for a wrong checksum."""
+    """Offset → value, as a client that fetches from `offset` delivers them. Errors: AssertionError for a wrong checksum."""
     found: dict[int, bytes] = {}
     data = bytes(data or b"")
     for position, header in iterate_batches(data):

@@ -1,4 +1,4 @@
-"""Brokers that are killed and frozen, one at a time, by their part: the coordinator of a group, of transactions, or any."""
+"""Brokers that are killed and frozen, one at a time, by role: the coordinator of a group, of transactions, or any."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FROZEN_S = (0.5, 4.0)
 
 
 class BrokerFaults:
-    """At most one broker is away or frozen, unless all are killed: two of three replicas stay, and work goes on."""
+    """At most one broker is down or frozen, unless all are killed: two of three replicas stay, and work continues."""
 
     def __init__(self, cluster: ClusterProcesses, chosen: random.Random) -> None:
         self.counts: Counter[str] = Counter()
@@ -28,11 +28,11 @@ class BrokerFaults:
         self._away: asyncio.Task[None] | None = None
 
     async def kill_any(self) -> None:
-        """SIGKILL; it returns some seconds later, and this at once."""
+        """SIGKILL; the broker returns some seconds later, this call at once."""
         await self._begin("a broker killed", self._kill, self._random.choice(self._cluster.ids))
 
     async def kill_coordinator(self, key_type: int, key: str) -> None:
-        """SIGKILL to whoever coordinates."""
+        """SIGKILL to the coordinator."""
         await self.all_back()
         await self._begin("a coordinator killed", self._kill, await self._coordinator(key_type, key))
 
@@ -48,13 +48,13 @@ class BrokerFaults:
         await self._cluster.restart(*self._cluster.ids)
 
     async def all_back(self) -> None:
-        """Wait for the broker that is away."""
+        """Wait for the broker that is down."""
         task, self._away = self._away, None
         if task is not None:
             await task
 
     def close(self) -> None:
-        """Nothing comes back any more."""
+        """No broker is restarted any more."""
         if self._away is not None:
             self._away.cancel()
 
@@ -74,7 +74,7 @@ class BrokerFaults:
         self._cluster.thaw(broker_id)
 
     async def _coordinator(self, key_type: int, key: str) -> int:
-        """The broker that coordinates now, as any says, or any."""
+        """The current coordinator according to any broker, or any broker."""
         for broker_id in self._cluster.awake:
             with contextlib.suppress(OSError):
                 answer = await self._cluster.ask(broker_id, FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key]), 4)

@@ -1,6 +1,6 @@
-"""Client programs in processes of their own, so that a client can be killed as a broker can: each tells what it did, a JSON value a line.
+"""Client programs in separate processes, so that a client can be killed like a broker: each reports its actions, one JSON value a line.
 
-A program is a module of the tests that is run by name; its arguments are one JSON value. What it told before it was killed counts, for a
+A program is a module of the tests that is run by name; its arguments are one JSON value. Its reports before a kill count, because a
 line is written at once.
 """
 
@@ -21,18 +21,18 @@ from tests.campaign.struck import strike
 
 _ROOT = Path(__file__).resolve().parents[2]
 END_LIMIT_S = 120.0
-"""Longer than any program here takes for its last requests while a broker is away."""
+"""Longer than any program here takes for its last requests while a broker is down."""
 
 LOOK_AGAIN_S = 0.05
 
 
 def tell(value: Any) -> None:
-    """What a program tells whoever started it. Killed in the middle of it, it has told nothing."""
+    """Report a value to the parent process. A kill in the middle leaves no report."""
     os.write(1, json.dumps(value).encode() + b"\n")
 
 
 class ClientProcess:
-    """One life of a client program. Whoever starts it ends it."""
+    """One process of a client program. The code that starts it must end it."""
 
     def __init__(self, module: str, arguments: Any, on_told: Callable[[Any], None]) -> None:
         """`module` by its whole name; `on_told` is called with each value."""
@@ -44,7 +44,7 @@ class ClientProcess:
         """The last lines of standard error."""
 
     async def start(self) -> None:
-        """Start it, and don't wait for anything."""
+        """Start it without waiting."""
         self._process = await asyncio.create_subprocess_exec(
             *self._command, cwd=_ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
         )
@@ -56,13 +56,13 @@ class ClientProcess:
         return self._process is not None and self._process.returncode is None
 
     async def kill(self) -> None:
-        """SIGKILL; returns when all that it told is taken. May be called twice."""
+        """SIGKILL; returns when all its reports are read. May be called twice."""
         if self.is_running:
             strike("SIGKILL of a client")
         await self._end(signal.SIGKILL)
 
     async def terminate(self) -> int:
-        """SIGTERM, which a program takes for its end; returns the exit code. One whose library can't come to an end is killed."""
+        """SIGTERM, which ends a program; returns the exit code. A program whose library does not end is killed."""
         try:
             return await self._end(signal.SIGTERM)
         except TimeoutError:
@@ -95,10 +95,10 @@ class ClientProcess:
 
 
 class Keeper:
-    """Programs by name; one that ends is started again, until the keeper rests."""
+    """Programs by name; one that ends is started again, until `rest`."""
 
     def __init__(self, make: Callable[[str], ClientProcess]) -> None:
-        """`make` gives a program, not started, for each life of it."""
+        """`make` returns a program that is not started, for each start."""
         self.clients: dict[str, ClientProcess] = {}
         self.returns: Counter[str] = Counter()
         """How often each was started again."""
@@ -113,7 +113,7 @@ class Keeper:
             self._keeping = asyncio.create_task(self._keep())
 
     async def rest(self) -> None:
-        """Start nothing any more; what runs runs on. Errors: whatever kept it from keeping."""
+        """Start nothing more; running programs continue. Errors: those of failed restarts."""
         self._kept = ()
         task, self._keeping = self._keeping, None
         if task is not None:

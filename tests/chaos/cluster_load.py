@@ -1,8 +1,8 @@
-"""Clients at work in one partition of a cluster of processes, whatever happens to it, and the history that judges what they see.
+"""Clients that work on one partition of a cluster of processes under faults, and the history that checks their results.
 
-A producer, a deleter and readers; each has its own connections, asks who leads, and takes a lost connection or a late answer for what it
-is: nothing is known then. Readers ask followers too. What is judged: `lowtide.simulation.cluster_history`, and that a broker that could
-answer did so within the request's timeout and `GRACE_S`.
+A producer, a deleter and readers; each has its own connections, asks for the leader, and treats a lost connection or a late answer as an
+unknown result. Readers ask followers too. `lowtide.simulation.cluster_history` checks the history, and the load checks that a broker that
+could answer did so within the request's timeout and `GRACE_S`.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from .cluster_processes import ClusterProcesses
 
 TIMEOUT_MS = 5_000
 GRACE_S = 30.0
-"""How much later than its timeout an answer may come: the machine may be busy."""
+"""How late after its timeout an answer may arrive: the machine may be busy."""
 
 STARVED_S = 0.25
-"""Where our own event loop was late by so much, nobody can be blamed for being late."""
+"""If our own event loop was late by this much, a late answer is no fault."""
 
 RETRY_S = 0.02
 SETTLE_LIMIT_S = 120.0
@@ -56,11 +56,11 @@ UNDECIDED = {
     ErrorCode.FENCED_LEADER_EPOCH,
     ErrorCode.UNKNOWN_LEADER_EPOCH,
 }
-"""Errors that a client repeats its request after; what was asked may have happened or not."""
+"""Errors after which a client repeats its request; the request may have been executed or not."""
 
 
 class Starvation:
-    """When our own event loop was last late: then no answer's time tells anything."""
+    """When our own event loop was last late: the times of answers are meaningless then."""
 
     def __init__(self) -> None:
         self.last = -1.0
@@ -83,7 +83,7 @@ class Caller:
         self.slowest_s = 0.0
 
     async def ask(self, broker_id: int, request: Any, version: int, *, timeout_ms: int) -> Any:
-        """Errors: OSError when nothing is known of what became of it; HistoryError when the broker had no excuse."""
+        """Errors: OSError if the result is unknown; HistoryError if the broker should have answered."""
         client = self._connections.get(broker_id)
         if client is None or client.lost:
             client = self._connections[broker_id] = await self._cluster.connect(broker_id)
@@ -108,7 +108,7 @@ class Caller:
 
 
 class PartitionWork:
-    """See the module. `run` until told to stop, then `check`."""
+    """A producer, a deleter and readers of one partition. `start`, then `stop`, then `check`."""
 
     def __init__(self, cluster: ClusterProcesses, topic: str, number: int = 0, *, seed: int = 7, deletes: bool = True) -> None:
         self.cluster = cluster
@@ -128,14 +128,14 @@ class PartitionWork:
 
     # ------------------------------------------------------------------ running
     def start(self) -> None:
-        """Begin to work."""
+        """Start the clients."""
         self._stop = asyncio.Event()
         jobs = [self._loop(self._produce), self._loop(self._produce), self._loop(self._read_leader), self._loop(self._read_follower)]
         jobs += [self._loop(self._delete)] if self._deletes else []
         self._tasks = [asyncio.create_task(job) for job in (*jobs, self._starvation.watch())]
 
     async def stop(self) -> None:
-        """End the work. Errors: HistoryError, if a promise was broken meanwhile."""
+        """End the work. Errors: HistoryError, if a guarantee was violated."""
         self._stop.set()
         self._tasks[-1].cancel()
         async with asyncio.timeout(SETTLE_LIMIT_S):
@@ -159,7 +159,7 @@ class PartitionWork:
             raise AssertionError(f"{told}\n{self.cluster.tail()}") from None
 
     async def check(self) -> None:
-        """When all is well again: read everything from every replica. Errors: HistoryError, AssertionError when it isn't well in time."""
+        """After all faults: read everything from every replica. Errors: HistoryError, AssertionError without recovery in time."""
         caller = Caller(self.cluster, self._starvation)
         row = await self.cluster.until_in_sync(self.topic, self.number)
         for broker_id in [row.leader_id, *[other for other in row.replica_nodes if other != row.leader_id]]:
@@ -223,14 +223,14 @@ class PartitionWork:
         await self._read_some(caller, await self._find_leader(), "read")
 
     async def _read_follower(self, caller: Caller) -> None:
-        """From any broker that is there, as a consumer does that was told to read there."""
+        """From any running broker, as a consumer that was sent there."""
         others = [broker_id for broker_id in self.cluster.awake if broker_id != self._leader]
         if others:
             await self._read_some(caller, self._random.choice(others), "read from a follower")
         await asyncio.sleep(RETRY_S)
 
     async def _read_some(self, caller: Caller, broker_id: int, kind: str) -> None:
-        """Now and then from below what is deleted, which must give nothing."""
+        """Sometimes from below the log start, which must return no record."""
         deleted = self.history.acknowledged_delete
         start = max(deleted + self._random.randint(-3, 6), 0)
         request = fetch_request(self.topic, self.number, start)
@@ -246,7 +246,7 @@ class PartitionWork:
             await self._undecided(row.error_code, "Fetch", leader=kind == "read")
 
     async def _read_all(self, caller: Caller, broker_id: int) -> None:
-        """From log start to end, waiting for a replica that doesn't serve yet."""
+        """From log start to end, waiting for a replica that does not serve yet."""
         until = time.monotonic() + SETTLE_LIMIT_S
         deleted, acknowledged = self.history.acknowledged_delete, self.history.acknowledged_end
         position, rows = deleted, 0
@@ -280,13 +280,13 @@ class PartitionWork:
             elif row.error_code == ErrorCode.NONE:
                 self.history.on_log_end(row.offset, acknowledged_before=acknowledged)
 
-    # ------------------------------------------------------------------ what they share
+    # ------------------------------------------------------------------ shared
     async def _find_leader(self) -> int:
-        """Errors: OSError when nobody is known to lead."""
+        """Errors: OSError if no leader is known."""
         if self._leader is None:
             row = await self.cluster.partition(self.topic, self.number)
             if row is None or row.leader_id < 0:
-                raise ConnectionLostError("nobody leads")
+                raise ConnectionLostError("no leader is known")
             self._leader = row.leader_id
         return self._leader
 

@@ -1,7 +1,7 @@
-"""A cluster of real processes: an etcd and several `lowtide serve`, on free loopback ports, each with a directory of its own.
+"""A cluster of real processes: an etcd and several `lowtide serve`, on free loopback ports, each with its own directory.
 
-Only what was started here is signalled, by its id, and everything is gone at the end. With `links` brokers reach each other through
-proxies (`links.py`). Whoever waits, waits for what a broker says: a log line, or what it answers.
+Only processes that this module started are signalled, by id, and all have ended at the end. With `links` brokers reach each other through
+proxies (`links.py`). All waits are for a broker's log line or its response.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ from .asking import (
 )
 from .links import Links
 from .namespaces import HUB, Namespaces
+from .security import ADMIN, CLIENT, Security
 from .serving import HOST, ServeProcess
 
 METADATA_VERSION = 12
 LIMIT_S = 120.0
-"""For whatever has to happen. Generous: the machine may be busy."""
+"""For any expected event. Generous: the machine may be busy."""
 
 ANSWER_LIMIT_S = 10.0
-"""For what a broker answers from memory."""
+"""For a response from memory."""
 
 LOOK_AGAIN_S = 0.01
 
@@ -57,11 +58,11 @@ QUICK = (
     "auto.leader.rebalance.enable=false",
     "min.insync.replicas=2",
 )
-"""Brokers that are given up sooner than by default, and leaders that move only when a test wants it."""
+"""Shorter sessions than the default, and leaders that move only when a test requests it."""
 
 
 class ClusterProcesses:
-    """See the module. Used as `async with`."""
+    """An etcd and several broker processes. Used as `async with`."""
 
     def __init__(
         self,
@@ -71,12 +72,13 @@ class ClusterProcesses:
         links: bool = False,
         etcd_members: int = 1,
         namespaces: Namespaces | None = None,
+        security: Security | None = None,
     ) -> None:
-        """With `namespaces`, who calls is in their hub."""
+        """With `namespaces`, the caller is in their hub. With `security`, clients and brokers log in, and etcd asks for a certificate."""
         self.directory = directory
         self.ids = tuple(range(1, brokers + 1))
         self.directories = {broker_id: directory / f"broker-{broker_id}" for broker_id in self.ids}
-        """Where each broker's log directory is at its next start."""
+        """The log directory of each broker at its next start."""
         self.further: dict[int, list[str]] = {broker_id: [] for broker_id in self.ids}
         """Further settings of each broker from its next start on."""
         self.brokers: dict[int, ServeProcess] = {}
@@ -86,9 +88,10 @@ class ClusterProcesses:
         self._settings = (*QUICK, *settings)
         self._with_links = links
         self._namespaces = namespaces
+        self._security = security
         self._hosts = {broker_id: HOST if namespaces is None else namespaces.address(broker_id) for broker_id in self.ids}
         self._etcd: EtcdProcess | EtcdCluster = (
-            EtcdProcess(directory / "etcd", host=HOST if namespaces is None else HUB)
+            EtcdProcess(directory / "etcd", host=HOST if namespaces is None else HUB, tls=() if security is None else security.etcd_options)
             if etcd_members == 1
             else EtcdCluster(directory / "etcd", members=etcd_members)
         )
@@ -103,6 +106,8 @@ class ClusterProcesses:
         try:
             if self._with_links:
                 self.links = await Links(self._peer_ports).__aenter__()
+            if self._security is not None:
+                await self._security.add_users(self._metadata)
             await self.start(*self.ids)
         except BaseException:
             await self.__aexit__()
@@ -117,10 +122,10 @@ class ClusterProcesses:
             await self.links.__aexit__()
         await asyncio.to_thread(self._etcd.__exit__, None, None, None)
 
-    # ------------------------------------------------------------------ lives
+    # ------------------------------------------------------------------ starts and stops
     @property
     def etcd(self) -> EtcdProcess:
-        """Its only member, or the first."""
+        """The only member, or the first."""
         return self._etcd if isinstance(self._etcd, EtcdProcess) else self._etcd.members[0]
 
     @property
@@ -142,19 +147,20 @@ class ClusterProcesses:
             self._troubled[broker_id] = time.monotonic()
 
     async def launch(self, broker_id: int) -> None:
-        """Start a broker, and don't wait for it."""
+        """Start a broker without waiting for it."""
         if broker_id in self.brokers:
             self.past.append((broker_id, self.brokers[broker_id]))
         broker = self.brokers[broker_id] = ServeProcess(
             self.directories[broker_id],
             *self._settings_of(broker_id),
-            metadata=f"etcd://{','.join(member.endpoint for member in self.etcd_members)}",
+            metadata=self._metadata,
             within=() if self._namespaces is None else self._namespaces.command(broker_id),
+            options=() if self._security is None else self._security.metadata_options,
         )
         await broker.launch()
 
     async def kill(self, *broker_ids: int) -> None:
-        """SIGKILL, all before the end of any is waited for."""
+        """SIGKILL to all, then wait for their ends."""
         for broker_id in broker_ids:
             self.brokers[broker_id].kill_now()
         for broker_id in broker_ids:
@@ -164,7 +170,7 @@ class ClusterProcesses:
             await self.brokers[broker_id].kill()
 
     async def restart(self, *broker_ids: int) -> None:
-        """SIGKILL and a new life."""
+        """SIGKILL and a new start."""
         await self.kill(*broker_ids)
         await self.start(*broker_ids)
 
@@ -187,7 +193,7 @@ class ClusterProcesses:
         self.brokers[broker_id].thaw()
 
     def was_well_since(self, broker_id: int, moment: float) -> bool:
-        """Whether a broker has served, and wasn't frozen, ever since (on the monotonic clock)."""
+        """Whether a broker has served without being frozen since this moment (on the monotonic clock)."""
         return broker_id in self.awake and self._troubled.get(broker_id, -1.0) < moment
 
     @property
@@ -200,21 +206,28 @@ class ClusterProcesses:
         ]
 
     def check_no_faults(self) -> None:
-        """No broker, dead or alive, said that something of its own went wrong."""
+        """No broker, running or not, reported a fault of its own."""
         faults = {f"broker {broker_id}": broker.faults for broker_id, broker in [*self.past, *self.brokers.items()]}
         assert not any(faults.values()), faults
 
     # ------------------------------------------------------------------ requests
-    async def connect(self, broker_id: int) -> WireClient:
-        """A connection of one's own. Errors: OSError, TimeoutError included."""
+    @property
+    def _metadata(self) -> str:
+        return f"etcd://{','.join(each.endpoint if self._security is None else each.secured_endpoint for each in self.etcd_members)}"
+
+    async def connect(self, broker_id: int, user: str = CLIENT, password: str = "", *, by_token: bool = False) -> WireClient:
+        """A separate connection, of that user where clients log in. Errors: OSError, TimeoutError included; LoginRefusedError."""
+        host, port = self._hosts[broker_id], self._ports[broker_id]
         async with asyncio.timeout(ANSWER_LIMIT_S):
-            return await WireClient.connect(self._hosts[broker_id], self._ports[broker_id])
+            if self._security is None:
+                return await WireClient.connect(host, port)
+            return await self._security.connect(host, port, user, password, by_token=by_token)
 
     async def ask(self, broker_id: int, request: Any, version: int, *, limit_s: float = ANSWER_LIMIT_S) -> Any:
-        """The answer of a broker. Errors: OSError when it can't be reached, dies or says nothing for so long."""
+        """The answer of a broker. Errors: OSError if it cannot be reached, ends, or does not answer in this time."""
         client = self._connections.get(broker_id)
         if client is None or client.lost:
-            client = self._connections[broker_id] = await self.connect(broker_id)
+            client = self._connections[broker_id] = await self.connect(broker_id, ADMIN)
         try:
             async with asyncio.timeout(limit_s):
                 return await client.request(request, version)
@@ -223,12 +236,12 @@ class ClusterProcesses:
             raise ConnectionLostError(f"broker {broker_id} did not answer {type(request).__name__} within {limit_s} s") from None
 
     async def metadata(self, broker_id: int, *topics: str) -> MetadataResponse:
-        """What a broker says of topics, of all without names. Errors: OSError."""
+        """A broker's metadata of topics, of all topics without names. Errors: OSError."""
         wanted = [MetadataRequestTopic(name=name) for name in topics] if topics else None
         return await self.ask(broker_id, MetadataRequest(topics=wanted, allow_auto_topic_creation=False), METADATA_VERSION)
 
     async def partition(self, topic: str, number: int = 0, *, of: int | None = None) -> MetadataResponsePartition | None:
-        """What a broker, or any that is awake, says of a partition; None if nobody says anything."""
+        """A partition according to a broker, or to any that runs; None without an answer."""
         for broker_id in self.awake if of is None else [of]:
             with contextlib.suppress(OSError):
                 answer = (await self.metadata(broker_id, topic)).topics[0]
@@ -240,7 +253,7 @@ class ClusterProcesses:
     async def until_partition(
         self, topic: str, condition: Callable[[MetadataResponsePartition], bool], number: int = 0, *, of: int | None = None
     ) -> MetadataResponsePartition:
-        """Wait until a broker, or any that is awake, says so of a partition."""
+        """Wait until a broker, or any that runs, reports such a partition."""
         row: MetadataResponsePartition | None = None
         try:
             async with asyncio.timeout(LIMIT_S):
@@ -250,10 +263,10 @@ class ClusterProcesses:
                         return row
                     await asyncio.sleep(LOOK_AGAIN_S)
         except TimeoutError:
-            raise AssertionError(f"what was waited for of {topic}-{number} did not come; last: {row}\n{self.tail()}") from None
+            raise AssertionError(f"the expected state of {topic}-{number} was not reached; last: {row}\n{self.tail()}") from None
 
     async def until_in_sync(self, topic: str, number: int = 0, *, members: set[int] | None = None) -> MetadataResponsePartition:
-        """Wait until all replicas, or just these, are in sync, as each broker that is awake sees it."""
+        """Wait until all replicas, or just these, are in sync, according to each running broker."""
         row = None
         for broker_id in self.awake:
             row = await self.until_partition(
@@ -263,7 +276,7 @@ class ClusterProcesses:
         return row
 
     async def until(self, what: str, condition: Callable[[], Awaitable[bool]], *, limit_s: float = LIMIT_S) -> float:
-        """Wait until it holds; returns the seconds that took."""
+        """Wait until the condition holds; returns the seconds it took."""
         begun = time.monotonic()
         try:
             async with asyncio.timeout(limit_s):
@@ -273,14 +286,24 @@ class ClusterProcesses:
                             return time.monotonic() - begun
                     await asyncio.sleep(LOOK_AGAIN_S)
         except TimeoutError:
-            raise AssertionError(f"{what}: it did not come within {limit_s} s\n{self.tail()}") from None
+            raise AssertionError(f"{what}: it did not happen within {limit_s} s\n{self.tail()}") from None
 
     async def create_topic(
         self, name: str, assignment: Sequence[Sequence[int]] | None = None, *, partitions: int = -1, configs: dict[str, str] | None = None
     ) -> None:
-        """Through any broker; returns when all replicas are in sync, as all brokers see it."""
+        """Through any broker; returns when all replicas are in sync, according to all brokers.
+
+        On a busy machine a broker may have lost its short session, and registers again: the request waits for those that it names.
+        """
+        asked = self.awake[-1]
+        named = {broker_id for replicas in assignment or () for broker_id in replicas}
+
+        async def are_registered() -> bool:
+            return named <= {broker.node_id for broker in (await self.metadata(asked)).brokers}
+
+        await self.until(f"brokers {sorted(named)} are registered", are_registered)
         request = topic_request(name, assignment, partitions=partitions, configs=configs)
-        answer = await self.ask(self.awake[-1], request, CREATE_TOPICS_VERSION, limit_s=LIMIT_S)
+        answer = await self.ask(asked, request, CREATE_TOPICS_VERSION, limit_s=LIMIT_S)
         assert answer.topics[0].error_code == ErrorCode.NONE, (ErrorCode(answer.topics[0].error_code), answer.topics[0].error_message)
         for number in range(len(assignment) if assignment else max(partitions, 1)):
             await self.until_in_sync(name, number)
@@ -288,19 +311,36 @@ class ClusterProcesses:
     async def produce(
         self, broker_id: int, topic: str, values: Sequence[bytes], *, partition: int = 0, acks: int = -1, timeout_ms: int = 10_000
     ) -> Any:
-        """The answer's row. Errors: OSError."""
+        """The row of the response. Errors: OSError."""
         request = produce_request(topic, partition, values, acks=acks, timeout_ms=timeout_ms)
         return only_row(await self.ask(broker_id, request, PRODUCE_VERSION, limit_s=timeout_ms / 1000 + ANSWER_LIMIT_S))
 
     async def delete(
         self, broker_id: int, topic: str, offset: int, *, partition: int = 0, timeout_ms: int = 10_000, leader_only: bool = False
     ) -> Any:
-        """The answer's row. Errors: OSError."""
+        """The row of the response. Errors: OSError."""
         request = delete_request(topic, partition, offset, timeout_ms=timeout_ms, leader_only=leader_only)
         return only_row(await self.ask(broker_id, request, DELETE_RECORDS_VERSION, limit_s=timeout_ms / 1000 + ANSWER_LIMIT_S))
 
+    async def acknowledged(self, topic: str, ask: Callable[[int], Awaitable[Any]]) -> int:
+        """Ask whichever broker leads until it answers with success; returns it.
+
+        On a busy machine a leader may lose its short session just then, or a follower's: it has appended nothing of what it refuses.
+        """
+
+        async def is_acknowledged() -> bool:
+            nonlocal leader
+            leader = (await self.until_partition(topic, lambda row: row.leader_id in self.awake)).leader_id
+            error = ErrorCode((await ask(leader)).error_code)
+            assert error in {ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS}, error
+            return error == ErrorCode.NONE
+
+        leader = -1
+        await self.until(f"a request to the leader of {topic} succeeds", is_acknowledged)
+        return leader
+
     async def fetch(self, broker_id: int, topic: str, offset: int, *, partition: int = 0) -> tuple[Any, dict[int, bytes]]:
-        """The answer's row and its records, as a client delivers them. Errors: OSError."""
+        """The row of the response and its records, as a client delivers them. Errors: OSError."""
         row = only_row(await self.ask(broker_id, fetch_request(topic, partition, offset), FETCH_VERSION))
         return row, records_from(row.records, offset)
 
@@ -336,6 +376,8 @@ class ClusterProcesses:
     def _settings_of(self, broker_id: int) -> list[str]:
         port, peer_port = self._ports[broker_id], self._peer_ports[broker_id]
         listening = [f"listeners=PLAINTEXT://{self._hosts[broker_id]}:{port}"]
+        if self._security is not None:
+            listening = self._security.settings(self._hosts[broker_id], port)
         if self.links is not None:
             listening = [
                 f"listeners=CLIENTS://{HOST}:{port},PEERS://{HOST}:{peer_port}",

@@ -1,4 +1,4 @@
-"""Topics that odd requests may name, spoil and delete, and the frames of real clients."""
+"""Topics that random requests may name, damage and delete, and the frames of real clients."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ GOLDEN = Path(__file__).parent.parent / "wire" / "golden"
 FUZZ_TOPICS = ("fuzz-a", "fuzz-b")
 HONEST_TOPIC = "honest"
 RETRIED = {ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_CONTROLLER}
-"""A broker that was too busy to renew its registration isn't the controller for a moment."""
+"""A broker that was too busy to renew its registration is briefly not the controller."""
 
 METADATA_VERSION, CREATE_TOPICS_VERSION, DELETE_TOPICS_VERSION = 12, 7, 6
 
 
 async def make_fuzz_topics(broker: ServeProcess) -> None:
-    """The topics that odd requests name, as far as they are missing. Others may make or delete them at the same time."""
+    """Create the missing topics that random requests name. Other requests may create or delete them at the same time."""
     config = [CreatableTopicConfig(name="internal.segment.bytes", value="3000")]
     topics = [CreatableTopic(name=name, num_partitions=2, replication_factor=1, assignments=[], configs=config) for name in FUZZ_TOPICS]
     client = await broker.connect()
@@ -34,11 +34,11 @@ async def make_fuzz_topics(broker: ServeProcess) -> None:
             response = await client.request(CreateTopicsRequest(topics=topics, timeout_ms=10_000), CREATE_TOPICS_VERSION)
             errors = {topic.error_code for topic in response.topics}
     client.close()
-    assert errors <= {ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS}, errors
+    assert errors <= {ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS}, response
 
 
 async def topic_ids(broker: ServeProcess) -> dict[str, bytes]:
-    """The topics that may suffer, with their ids."""
+    """The topics that may be damaged, with their ids."""
     client = await broker.connect()
     response = await client.request(MetadataRequest(topics=None), METADATA_VERSION)
     client.close()
@@ -46,7 +46,7 @@ async def topic_ids(broker: ServeProcess) -> dict[str, bytes]:
 
 
 async def remove_topics(broker: ServeProcess, *, besides: tuple[str, ...] = (HONEST_TOPIC,)) -> None:
-    """Delete whatever topics were made, but the honest client's. Others may delete some at the same time."""
+    """Delete all topics except the honest client's. Other requests may delete some at the same time."""
     client = await broker.connect()
     response = await client.request(MetadataRequest(topics=None), METADATA_VERSION)
     doomed = [DeleteTopicState(name=topic.name) for topic in response.topics if topic.name not in besides]

@@ -1,7 +1,7 @@
-"""Members of one group, each a program of its own (`client_processes.py`) with the client that it is told, and who writes what they read.
+"""Members of one group, each a separate program (`client_processes.py`) with a given client library, and the writer of their records.
 
-A member tells what it was assigned and in which generation, where it began to read each partition, and what it has committed; times are on
-the monotonic clock, which is that of the whole machine. A commit that is refused, for the group is ahead of it, is no fault of anybody's.
+A member reports its assignment and generation, the offset at which it starts each partition, and its commits; times are on
+the monotonic clock, which is that of the whole machine. A commit that is refused because the group is ahead of the member is no error.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Ends = dict[int, int]
 
 
 class Story:
-    """What a member tells."""
+    """The reports of a member."""
 
     def __init__(self) -> None:
         self._new: dict[int, float] = {}
@@ -60,12 +60,12 @@ class Story:
 
 
 def confluent_member(bootstrap: str, story: Story) -> None:
-    """confluent-kafka, which has its assignment from the member that leads."""
+    """confluent-kafka, which gets its assignment from the group's leader."""
     _confluent_member(bootstrap, story, {"session.timeout.ms": SESSION_MS, "heartbeat.interval.ms": HEARTBEAT_MS})
 
 
 def next_generation_member(bootstrap: str, story: Story) -> None:
-    """confluent-kafka, which has its assignment from the broker, a part at a time (KIP-848)."""
+    """confluent-kafka, which gets its assignment from the broker, incrementally (KIP-848)."""
     _confluent_member(bootstrap, story, {"group.protocol": "consumer"})
 
 
@@ -99,7 +99,7 @@ def _confluent_member(bootstrap: str, story: Story, settings: dict[str, Any]) ->
             if message.error() is None:
                 story.on_read(message.partition(), message.offset())
                 ends[message.partition()] = message.offset() + 1
-        # What is refused is tried again while the partition is its own: with KIP-848 it may stay so, and nothing more come to be read.
+        # A refused commit is repeated while the partition is assigned: with KIP-848 it may stay assigned without new records.
         for number in ends.keys() - {place.partition for place in consumer.assignment()}:
             del ends[number]
         if ends:
@@ -195,7 +195,7 @@ async def _aiokafka_member(bootstrap: str, story: Story) -> None:
 
 
 def writer(bootstrap: str, story: Story) -> None:
-    """Write to all partitions in turn, and at the end wait until all of it is acknowledged."""
+    """Write to all partitions in turn, and at the end wait until all records are acknowledged."""
     producer = confluent_kafka.Producer(
         {
             "bootstrap.servers": bootstrap,

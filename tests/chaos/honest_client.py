@@ -1,9 +1,9 @@
-"""A client that does nothing wrong and notes how long each answer takes. A process of its own: what it measures is the broker alone.
+"""A well-behaved client that measures the time of each response. It is a separate process, so that it measures only the broker.
 
     python tests/chaos/honest_client.py PORT TOPIC
 
-Produces one record every few milliseconds to partition 0 of a topic that exists. For each line on standard input it tells, as a line of
-JSON, what it has seen since the line before, and ends when there is no more input.
+Produces one record every few milliseconds to partition 0 of a topic that exists. For each line on standard input it prints, as a line of
+JSON, its results since the previous line, and ends at the end of the input.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import time
 
 from lowtide.admin.blocking_connection import BlockingConnection
 from lowtide.admin.settings import Address, ClientSettings
+from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from lowtide.protocol.records import build_batch
 from lowtide.runtime.clock import SystemClock
 from lowtide.simulation.load import PRODUCE_VERSION
 
@@ -40,7 +40,7 @@ def summary(times_s: list[float], errors: list[str]) -> dict[str, object]:
 
 
 def main(port: int, topic: str) -> None:
-    """See the module."""
+    """Produce until the end of the input, and print a summary for each line of it."""
     asked: queue.SimpleQueue[bool] = queue.SimpleQueue()
 
     def listen() -> None:

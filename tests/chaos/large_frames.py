@@ -1,4 +1,4 @@
-"""Requests with very many rows, made from the declarations of the messages: of any API, in any version."""
+"""Requests with very many rows, built from the declarations of the messages, for any API and version."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any
 
 from lowtide.protocol.api_keys import API, ApiKey
 from lowtide.protocol.compiler import codec_for
+from lowtide.protocol.constructs import AnyConstruct, Blob, CountedArray, Entity, Text, fixed_format
 from lowtide.protocol.headers import request_header
-from lowtide.protocol.primitives import AnyConstruct, Blob, CountedArray, Entity, Text, fixed_format
 from lowtide.protocol.schema import wire_form
 
 CORRELATION_ID = 7
 
 
 class LargeFrames:
-    """Makes requests of about so many rows. `deep` puts the rows into the innermost arrays, else each outer row has one inner row.
+    """Builds requests with about `rows` rows. `deep` puts the rows into the innermost arrays; otherwise each outer row has one inner row.
 
-    `names`: what strings are, one after the other; repeated when they end.
+    `names`: the values of strings, used in turn.
     """
 
     def __init__(self, rows: int, *, deep: bool, names: list[str]) -> None:
@@ -27,7 +27,7 @@ class LargeFrames:
         self._numbers = itertools.count()
 
     def frame(self, key: ApiKey, version: int) -> bytes | None:
-        """A whole frame, its size before it; None where the request has no array."""
+        """A whole frame, its size before it; None if the request has no array."""
         entity = wire_form(API[key].request, version)
         if not any(isinstance(content, CountedArray) for _, content in entity.fields):
             return None

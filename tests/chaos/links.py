@@ -1,7 +1,7 @@
 """Proxies between brokers, one for each link and direction, that hold requests, hold or lose answers, and cut connections.
 
-Each broker is reached by the others through one address here, which it advertises for its inter-broker listener. Who connects is told
-by the client id of the first request, `broker-<id>-…`. Whole frames pass; nothing in them is changed.
+The others reach each broker through one address here, which it advertises for its inter-broker listener. The origin of a connection is
+found by the client id of the first request, `broker-<id>-…`. Whole frames pass unchanged.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ _CLIENT_ID = re.compile(rb"broker-(\d+)")
 
 
 class Link:
-    """What one broker sends to another, and what comes back on the same connections."""
+    """Requests of one broker to another, and the answers on the same connections."""
 
     def __init__(self, origin: int, target: int) -> None:
         self.origin = origin
         self.target = target
         self.requests: Counter[ApiKey] = Counter()
-        """How many requests came from the origin, held ones too."""
+        """The number of requests from the origin, including held ones."""
         self.answers: Counter[ApiKey] = Counter()
-        """How many answers came from the target, held and lost ones too."""
+        """The number of answers from the target, including held and lost ones."""
         self.passed: Counter[ApiKey] = Counter()
-        """How many answers were passed on."""
+        """The number of answers that were forwarded."""
         self.loses_answers = False
         self.refuses = False
         """New connections are closed at once."""
@@ -47,32 +47,32 @@ class Link:
         self._answers_open.clear()
 
     def lose_answers(self) -> None:
-        """From now on answers are thrown away, on connections that stay."""
+        """From now on answers are dropped, on connections that stay open."""
         self.loses_answers = True
 
     def mend(self) -> None:
-        """Let everything through again, in order, and what was held first."""
+        """Forward everything again, in order, held frames first."""
         self.loses_answers = self.refuses = False
         self._requests_open.set()
         self._answers_open.set()
 
     def cut(self) -> None:
-        """Close every connection; what was held on them is lost."""
+        """Close every connection; frames held on them are lost."""
         for connection in list(self._connections):
             connection.abort()
 
     async def until_requested(self, key: ApiKey, count: int) -> None:
-        """Return when so many requests have come in all."""
+        """Return when this many requests have arrived in total."""
         while self.requests[key] < count:
             await self._change()
 
     async def until_passed(self, key: ApiKey, count: int) -> None:
-        """Return when so many answers have been passed on in all."""
+        """Return when this many answers have been forwarded in total."""
         while self.passed[key] < count:
             await self._change()
 
     async def next_answer(self, key: ApiKey) -> None:
-        """Return when another answer has come, held or lost though it may be."""
+        """Return when another answer has arrived, even if it is held or lost."""
         seen = self.answers[key]
         while self.answers[key] == seen:
             await self._change()
@@ -85,13 +85,13 @@ class Link:
         self._connections.remove(connection)
 
     async def admit_request(self, key: ApiKey) -> None:
-        """Return when the request may go on."""
+        """Return when the request may be forwarded."""
         self.requests[key] += 1
         self._tell()
         await self._requests_open.wait()
 
     async def admit_answer(self, key: ApiKey) -> bool:
-        """Return when the answer may go on, and whether it may."""
+        """Wait while answers are held; return whether the answer may be forwarded."""
         self.answers[key] += 1
         self._tell()
         if self.loses_answers:
@@ -110,7 +110,7 @@ class Link:
 
 
 class Connection:
-    """One connection of a broker to another, seen from the middle."""
+    """One connection of a broker to another, through the proxy."""
 
     def __init__(
         self, near: tuple[asyncio.StreamReader, asyncio.StreamWriter], far: tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -119,7 +119,7 @@ class Connection:
         self._asked: dict[bytes, ApiKey] = {}
 
     async def run(self, link: Link, first: bytes) -> None:
-        """Pass frames until either side is gone."""
+        """Forward frames until either side closes."""
         link.add(self)
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -159,9 +159,9 @@ class Links:
         self._servers: list[asyncio.Server] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self.ports: dict[int, int] = {}
-        """Where others reach each broker."""
+        """The address at which others reach each broker."""
         self.strangers = 0
-        """Connections whose origin could not be told: they are refused."""
+        """The number of connections of unknown origin, which are refused."""
 
     async def __aenter__(self) -> Links:
         for target in self._targets:

@@ -18,7 +18,7 @@ ELECT_LEADERS_VERSION, REASSIGN_VERSION = 2, 0
 
 
 async def elect_preferred(cluster: ClusterProcesses, topic: str) -> None:
-    """Have the first replica of the topic's first partition lead, if it is in sync."""
+    """Elect the first replica of the topic's first partition, if it is in sync."""
     wanted = ElectLeadersTopicPartitions(topic=topic, partitions=[0])
     request = ElectLeadersRequest(election_type=PREFERRED, topic_partitions=[wanted], timeout_ms=10_000)
     answer = await cluster.ask(cluster.awake[0], request, ELECT_LEADERS_VERSION, limit_s=LIMIT_S)
@@ -28,7 +28,7 @@ async def elect_preferred(cluster: ClusterProcesses, topic: str) -> None:
 
 
 async def reassign(cluster: ClusterProcesses, topic: str, replicas: Sequence[int]) -> None:
-    """Give the topic's first partition other replicas, or another order of them; returns when that has begun."""
+    """Reassign the topic's first partition to other replicas, or to another order of them; returns when that has started."""
     row = ReassignableTopic(name=topic, partitions=[ReassignablePartition(partition_index=0, replicas=list(replicas))])
     answer = await cluster.ask(cluster.awake[0], AlterPartitionReassignmentsRequest(topics=[row]), REASSIGN_VERSION, limit_s=LIMIT_S)
     assert answer.error_code == ErrorCode.NONE, ErrorCode(answer.error_code)

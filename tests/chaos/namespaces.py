@@ -1,7 +1,7 @@
-"""Network namespaces, one for each broker, so that the way from one to another can be cut in one direction for everything that TCP sends.
+"""Network namespaces, one for each broker, so that the path from one to another can be cut in one direction for all packets.
 
-Where they can be had: Linux, root, `ip`. Each namespace is made here, under a name of its own, and removed at the end. A cut is a rule
-of the receiver's routing that drops what comes from the sender; the other direction goes on, acknowledgements included. (Nothing is
+Requirements: Linux, root, `ip`. Each namespace is created here, under a unique name, and removed at the end. A cut is a rule
+of the receiver's routing that drops packets of the sender; the other direction continues, acknowledgements included. (Nothing is
 added to the firewall, which may not be there.)
 """
 
@@ -24,7 +24,7 @@ HUB = f"{_NETWORK}.250"
 
 
 def missing_namespaces() -> str | None:
-    """Why there can be no namespaces here; None where there can."""
+    """The reason why namespaces are not possible here; None if they are."""
     if shutil.which("ip") is None:
         return "one-way partitions need the program ip (Debian: iproute2)"
     if os.geteuid() != 0:
@@ -32,14 +32,14 @@ def missing_namespaces() -> str | None:
     name = f"lt-try-{uuid.uuid4().hex[:6]}"
     made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)
     if made.returncode != 0:
-        return f"this machine lets nobody make network namespaces: {made.stderr.strip()}"
+        return f"this machine does not allow network namespaces: {made.stderr.strip()}"
     ruled = subprocess.run(["ip", "-n", name, "rule", "add", "from", f"{_NETWORK}.1", "blackhole"], capture_output=True, check=False)
     subprocess.run(["ip", "netns", "del", name], check=False)
     return None if ruled.returncode == 0 else "this machine has no routing rules, by which one direction could be cut"
 
 
 class Namespaces:
-    """A switch in a namespace of its own, and a namespace on it for each id. Used as `with`."""
+    """A switch in its own namespace, and a namespace on it for each id. Used as `with`."""
 
     def __init__(self, ids: Sequence[int]) -> None:
         self._ids = ids
@@ -47,12 +47,12 @@ class Namespaces:
         self._made: list[str] = []
 
     def address(self, broker_id: int) -> str:
-        """Of a broker, among the others and for us."""
+        """The address of a broker, for the others and for us."""
         return f"{_NETWORK}.{broker_id}"
 
     @property
     def hub(self) -> str:
-        """The namespace of the switch: from there everybody is reached."""
+        """The namespace of the switch: from there every broker is reachable."""
         return f"{self._prefix}-hub"
 
     def name(self, broker_id: int) -> str:
@@ -60,7 +60,7 @@ class Namespaces:
         return f"{self._prefix}-{broker_id}"
 
     def command(self, broker_id: int) -> list[str]:
-        """What has to stand before a command that is to run in a broker's namespace. The process keeps its id: `ip` becomes it."""
+        """The prefix of a command that runs in a broker's namespace. The process keeps its id: `ip` becomes it."""
         return ["ip", "netns", "exec", self.name(broker_id)]
 
     def __enter__(self) -> Self:
@@ -76,16 +76,16 @@ class Namespaces:
             subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
 
     def cut(self, origin: int, target: int) -> None:
-        """From now on nothing that `origin` sends arrives at `target`."""
+        """From now on no packet of `origin` arrives at `target`."""
         _ip("-n", self.name(target), "rule", "add", "from", self.address(origin), "blackhole", "priority", "1")
 
     def mend(self, origin: int, target: int) -> None:
-        """It arrives again."""
+        """Remove the cut."""
         _ip("-n", self.name(target), "rule", "del", "from", self.address(origin), "blackhole", "priority", "1")
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """This thread is in the hub, with the sockets, processes and threads that it makes meanwhile. Errors: OSError."""
+        """This thread is in the hub, with the sockets, processes and threads that it creates meanwhile. Errors: OSError."""
         with Path("/proc/thread-self/ns/net").open("rb") as before, Path(f"/var/run/netns/{self.hub}").open("rb") as hub:
             _enter(hub.fileno())
             try:
@@ -105,10 +105,10 @@ class Namespaces:
             _ip("-n", self.hub, "link", "set", port, "master", "switch", "up")
             _ip("-n", name, "addr", "add", f"{self.address(broker_id)}/24", "dev", "eth0")
             _ip("-n", name, "link", "set", "eth0", "up")
-            # What is for this host itself is found by the first rule of all: cuts have to come before it.
+            # The first rule finds packets for this host itself: cuts must come before it.
             _ip("-n", name, "rule", "add", "priority", "10", "lookup", "local")
             _ip("-n", name, "rule", "del", "priority", "0")
-            # A packet of a known connection would go its way without being looked at by the rules.
+            # Packets of a known connection would bypass the rules.
             self._set(name, "net/ipv4/ip_early_demux", "0")
 
     def _namespace(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""A client that sends anything and always learns whether the broker is still there for it."""
+"""A client that sends any bytes and always finds out whether the broker still serves it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import struct
 from .serving import HOST, ServeProcess
 
 ANSWER_LIMIT_S = 120.0
-"""For what has to happen. Generous: the machine may be busy."""
+"""For any expected event. Generous: the machine may be busy."""
 
 STUCK_S = 0.25
-"""How long a request that may wait (a fetch, say) is given before its connection is dropped."""
+"""The time for a request that may wait (such as a fetch) before its connection is dropped."""
 
 _LENGTH = struct.Struct(">i")
 _PROBE = struct.Struct(">ihhih")
@@ -19,7 +19,7 @@ _FIRST_PROBE_ID = 0x7A000000
 
 
 class Prober:
-    """One connection, made anew whenever it is lost."""
+    """One connection, opened again whenever it is lost."""
 
     def __init__(self, broker: ServeProcess) -> None:
         self._broker = broker
@@ -45,9 +45,9 @@ class Prober:
         self._reader = self._writer = None
 
     async def exchange(self, frame: bytes) -> list[bytes]:
-        """Send a frame and an ApiVersions behind it. Returns what is answered to the frame: nothing too when the connection is closed.
+        """Send a frame and an ApiVersions behind it. Returns the answers to the frame: none if the connection is closed.
 
-        A connection on which nothing comes is dropped.
+        A connection without any answer is dropped.
         """
         reader, writer = await self.open()
         self._probe_id += 1
@@ -69,9 +69,9 @@ class Prober:
         return answers
 
     async def send_and_probe(self, stream: bytes, *, limit_s: float) -> str:
-        """Send bytes as they are and an ApiVersions behind them. Returns "answered" when that is answered, else "closed" or "stuck".
+        """Send bytes unchanged, followed by an ApiVersions. Returns "answered" if that is answered, else "closed" or "stuck".
 
-        A connection on which its answer doesn't come is dropped.
+        A connection without its answer is dropped.
         """
         self._probe_id += 1
         wanted = _LENGTH.pack(self._probe_id)
@@ -91,7 +91,7 @@ class Prober:
         return outcome
 
     async def is_closed_after(self, stream: bytes, *, then_end: bool = False) -> bytes:
-        """Send bytes as they are; with `then_end` end our side. Returns what comes before the broker closes. Errors: TimeoutError."""
+        """Send bytes unchanged; with `then_end` close our side. Returns the bytes before the broker closes. Errors: TimeoutError."""
         reader, writer = await self.open()
         try:
             async with asyncio.timeout(ANSWER_LIMIT_S):

@@ -1,6 +1,6 @@
-"""Requests that nobody would send: valid ones with odd values, which reach the handlers, and frames with damaged bytes.
+"""Requests that no client would send: valid ones with unusual values, which reach the handlers, and frames with damaged bytes.
 
-Everything comes from the seed that is given. Made from the construct tree of each message, so a new field or API is covered at once.
+All randomness comes from the given seed. Requests are built from the construct tree of each message, so new fields and APIs are covered.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ from typing import Any
 from crc32c import crc32c
 
 from lowtide.protocol.api_keys import API, ApiKey
+from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.compression import Compression
+from lowtide.protocol.constructs import Blob, CountedArray, Entity, NullableEntity, Text, fixed_format
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.headers import read_request_header, request_header
-from lowtide.protocol.primitives import Blob, CountedArray, Entity, NullableEntity, Text, fixed_format
-from lowtide.protocol.records import TimestampType, build_batch
+from lowtide.protocol.records import TimestampType
 from lowtide.protocol.schema import wire_form
 
 SERVED = [(spec.key, version) for spec in API.values() for version in range(spec.min_version, spec.max_version + 1)]
 ZERO_ID = bytes(16)
 BEARABLE_PARTITIONS = 40
-"""A request for more is valid and would be served, for seconds: it tests patience and nothing else."""
+"""A request for more is valid and would be served for seconds, without testing anything more."""
 
 NOW_MS = 1_700_000_000_000
 _LIMITS = {"b": 7, "h": 15, "i": 31, "q": 63}
@@ -42,7 +43,7 @@ _CONFIGS = {
     "no.such.key": ("1",),
 }
 _USUAL = 0.75
-"""How often a field has its first value, which is right; a request has many fields, and one wrong one hides what the others do."""
+"""How often a field has its first value, which is valid; a request has many fields, and one wrong value hides the effect of the others."""
 
 _VALUES: dict[str, tuple[int, ...]] = {
     "acks": (-1, 1, 0, 2),
@@ -74,19 +75,19 @@ _PARTITION_FIELDS = frozenset({"index", "partition", "partition_index", "partiti
 
 
 class RandomRequests:
-    """Valid requests of every API and version whose values are odd, and often enough right."""
+    """Valid requests of every API and version whose values are unusual, and often enough valid."""
 
     def __init__(self, seed: str, topics: Mapping[str, bytes]) -> None:
-        """`topics` are names and ids of topics that exist and may suffer."""
+        """`topics` are names and ids of existing topics that may be damaged."""
         self.random = random.Random(seed)
         self.sessions = [0]
-        """Fetch sessions that the broker has opened: put those in that you hear of."""
+        """Fetch sessions that the broker has opened: callers add those from responses."""
         self._names: list[str] = []
         self._ids: list[bytes] = []
         self.know(topics)
 
     def know(self, topics: Mapping[str, bytes]) -> None:
-        """Name these topics from now on."""
+        """Use these topics from now on."""
         self._names = list(topics)
         self._ids = list(topics.values())
 
@@ -146,7 +147,7 @@ class RandomRequests:
         return rng.choice(("", ".", "..", "f" * 249, "f" * 250, "a b", "\0", "é", "__consumer_offsets", "../../x"))
 
     def _names_for(self, of: str) -> list[str]:
-        """Topics are made and deleted under passing names, and only now and then is one deleted that others need."""
+        """Topics are created and deleted under temporary names; only sometimes a topic is deleted that others need."""
         passing = [f"passing-{number}" for number in range(4)]
         return (
             passing
@@ -162,6 +163,8 @@ class RandomRequests:
             return rng.choice(self._ids) if self._is_usual() else rng.choice((ZERO_ID, rng.randbytes(16)))
         if form == "?":
             return rng.random() < 0.5
+        if form == "d":
+            return rng.choice((0.0, -1.5, 1e9, 1e308, float("nan"), float("inf"), rng.random()))
         high = 1 << _LIMITS[form]
         if name == "session_id":
             return rng.choice(self.sessions[-6:])
@@ -175,7 +178,7 @@ class RandomRequests:
 
     # ------------------------------------------------------------------ records
     def records(self) -> bytes:
-        """A batch, mostly one that something is wrong with; the CRC often agrees, so that what comes behind its check is reached."""
+        """A batch, mostly an invalid one; the CRC is often right, so that the later checks are reached."""
         rng = self.random
         batch = bytearray(self._batch())
         chance = rng.random()
@@ -237,7 +240,7 @@ def mutated(frame: bytes, rng: random.Random) -> bytes:
 
 
 def is_bearable(frame: bytes) -> bool:
-    """Whether a damaged frame doesn't happen to be a request to make so many partitions that serving it takes long."""
+    """Whether a damaged frame is not accidentally a request for so many partitions that serving it takes long."""
     try:
         key, version, _, _, position = read_request_header(frame, 0, len(frame))
         if key not in _MAKES_PARTITIONS or key not in API:

@@ -1,4 +1,4 @@
-"""A `lowtide serve` process on a free loopback port, with its log lines, ended by its own id and by nothing else."""
+"""A `lowtide serve` process on a free loopback port, with its log lines, ended only by its process id."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lowtide.simulation.client import WireClient
+from lowtide.testing import freezing
 from tests.campaign.struck import strike
 
 START_LIMIT_S = 120.0
@@ -22,9 +23,9 @@ _LINE_LIMIT_BYTES = 1 << 20
 
 
 def serve_command(directory: Path, *settings: str, metadata: str | None = None) -> list[str]:
-    """The command line of a broker over `directory`; port 0 is a free one, which the ready line tells. `metadata` as of `--metadata`.
+    """The command line of a broker over `directory`; port 0 is a free one, which the ready line has. `metadata` as of `--metadata`.
 
-    Records may be as old as a test likes: without a setting or a topic's configuration that says so, none goes by its time.
+    Records may have any age: without a setting or a topic's configuration, none is deleted by time.
     """
     given = [f"listeners=PLAINTEXT://{HOST}:0", f"log.dirs={directory}", "log.retention.ms=-1", *settings]
     options = [word for setting in given for word in ("--set", setting)] + ([] if metadata is None else ["--metadata", metadata])
@@ -32,22 +33,24 @@ def serve_command(directory: Path, *settings: str, metadata: str | None = None) 
 
 
 def run_to_end(command: list[str], *, limit_s: float = 60.0) -> subprocess.CompletedProcess[str]:
-    """Run a command that is expected to end by itself; one that doesn't is killed and fails the test."""
+    """Run a command that is expected to end by itself; otherwise it is killed and fails the test."""
     return subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
 
 
 class ServeProcess:
-    """One life of a broker process. Used as `async with`: whatever happens, the process is gone at the end."""
+    """One broker process. Used as `async with`: the process has ended at the end in any case."""
 
-    def __init__(self, directory: Path, *settings: str, metadata: str | None = None, within: Sequence[str] = ()) -> None:
-        """`within` stands before the command: what runs it somewhere else."""
-        self._command = [*within, *serve_command(directory, *settings, metadata=metadata)]
+    def __init__(
+        self, directory: Path, *settings: str, metadata: str | None = None, within: Sequence[str] = (), options: Sequence[str] = ()
+    ) -> None:
+        """`within` is a prefix of the command, which runs it in another environment; `options` are further ones of `lowtide serve`."""
+        self._command = [*within, *serve_command(directory, *settings, metadata=metadata), *options]
         self._process: asyncio.subprocess.Process | None = None
         self._reading: asyncio.Task[None] | None = None
         self._ready: asyncio.Future[int] | None = None
         self.lines: list[dict[str, Any]] = []
         self.noise: list[str] = []
-        """What standard error held besides log lines: tracebacks that nobody caught."""
+        """Lines of standard error besides log lines: uncaught tracebacks."""
         self.port = 0
 
     async def __aenter__(self) -> ServeProcess:
@@ -63,19 +66,19 @@ class ServeProcess:
         await self._end(signal.SIGKILL)
 
     async def launch(self) -> None:
-        """Start the process, and don't wait for it."""
+        """Start the process without waiting for it."""
         self._ready = asyncio.get_running_loop().create_future()
         self._process = await asyncio.create_subprocess_exec(*self._command, stderr=subprocess.PIPE, limit=_LINE_LIMIT_BYTES)
         self._reading = asyncio.get_running_loop().create_task(self._read_log())
 
     async def wait_ready(self) -> None:
-        """Return when clients are served. Errors: AssertionError when the process ends instead, TimeoutError."""
+        """Return when clients are served. Errors: AssertionError if the process ends instead, TimeoutError."""
         assert self._ready is not None
         async with asyncio.timeout(START_LIMIT_S):
             self.port = await self._ready
 
     def kill_now(self) -> None:
-        """SIGKILL, and don't wait."""
+        """SIGKILL, without waiting."""
         if self.is_running:
             os.kill(self.pid, signal.SIGKILL)
 
@@ -92,11 +95,11 @@ class ServeProcess:
     def freeze(self) -> None:
         """SIGSTOP: it keeps its connections, and is silent."""
         strike("SIGSTOP of a broker")
-        os.kill(self.pid, signal.SIGSTOP)
+        freezing.freeze(self.pid)
 
     def thaw(self) -> None:
         """SIGCONT."""
-        os.kill(self.pid, signal.SIGCONT)
+        freezing.thaw(self.pid)
 
     @property
     def is_running(self) -> bool:
@@ -105,7 +108,7 @@ class ServeProcess:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it has begun to answer, however it fares since."""
+        """Whether it has become ready, even if it has failed since."""
         return self._ready is not None and self._ready.done()
 
     async def ended(self) -> int:
@@ -128,7 +131,7 @@ class ServeProcess:
 
     @property
     def faults(self) -> list[str]:
-        """What a broker says when something of its own went wrong; empty for a good one, whatever its clients did."""
+        """The faults that a broker reported of itself; empty for a correct broker, whatever its clients did."""
         lines = [line for line in self.lines if line["level"] in ("error", "critical")]
         return [f"{line['event']}: {line.get('request') or line.get('error')}\n{line.get('exception', '')}" for line in lines] + self.noise
 
@@ -159,7 +162,7 @@ class ServeProcess:
                 ready.set_result(int(self.lines[-1]["address"].rpartition(":")[2]))
         if not ready.done():
             ready.set_exception(AssertionError(f"the broker ended before it was ready: {self.faults}"))
-            ready.exception()  # a start that nobody waits for may fail
+            ready.exception()  # a start without a waiting caller may fail
 
     def _take(self, line: str) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Topics made while a broker is away: it is known, so it gets replicas, and catches up when it is back. Real brokers, one process."""
+"""Topics created while a broker is down: it is known, so it gets replicas, and catches up when it returns. Real brokers, one process."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def ask(cluster: LowtideCluster, broker_id: int, request: Any) -> Any:
 def until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + DEADLINE_S
     while not condition():
-        assert time.monotonic() < deadline, f"still not so after {DEADLINE_S} s"
+        assert time.monotonic() < deadline, f"the condition does not hold after {DEADLINE_S} s"
         time.sleep(0.02)
 
 
@@ -65,7 +65,7 @@ def partitions_of(cluster: LowtideCluster, broker_id: int, name: str) -> list[An
 
 
 def brokers_of(cluster: LowtideCluster, broker_id: int, *, fenced: bool) -> dict[int, bool]:
-    """By id, whether a broker is told as fenced."""
+    """By id, whether a broker is reported as fenced."""
     request = DescribeClusterRequest(include_cluster_authorized_operations=False, include_fenced_brokers=fenced)
     return {row.broker_id: row.is_fenced for row in ask(cluster, broker_id, request).brokers}
 
@@ -81,7 +81,7 @@ def unregister(cluster: LowtideCluster, asked: int, broker_id: int) -> ErrorCode
 
 
 def test_topics_get_replicas_on_a_broker_that_is_away(cluster: LowtideCluster) -> None:
-    """So does the topic of offsets, and what a topic gets more. When the broker is back it is in sync everywhere."""
+    """So do the offsets topic, and added partitions. When the broker returns it joins all ISRs."""
     cluster.stop_broker(3)
     assert brokers_of(cluster, 1, fenced=True) == {1: False, 2: False, 3: True}
     assert brokers_of(cluster, 1, fenced=False) == {1: False, 2: False}
@@ -103,7 +103,7 @@ def test_topics_get_replicas_on_a_broker_that_is_away(cluster: LowtideCluster) -
 
 
 def test_a_broker_that_does_not_come_back_is_unregistered(cluster: LowtideCluster) -> None:
-    """Then it counts for nothing, until it is back. One that is alive can't be unregistered, nor one that nobody knows."""
+    """It then does not count until it returns. A live broker cannot be unregistered, nor an unknown one."""
     assert [unregister(cluster, asked, 3) for asked in (1, 2)] == [ErrorCode.INVALID_REQUEST] * 2
     assert make(cluster, 1, "before") == ErrorCode.NONE
     cluster.stop_broker(3)
@@ -119,7 +119,7 @@ def test_a_broker_that_does_not_come_back_is_unregistered(cluster: LowtideCluste
 
 @pytest.mark.skipif(missing() is not None, reason=str(missing()))
 def test_a_topic_is_made_while_a_broker_is_dead(tmp_path: Path) -> None:
-    """Processes on an etcd: one is killed, and its lease is over. What is written meanwhile it has when it is back; it is in sync then."""
+    """Processes on an etcd: one is killed, and its lease ends. When it returns it gets the records written meanwhile, and is in sync."""
 
     async def scenario() -> None:
         async with ClusterProcesses(tmp_path) as cluster:
@@ -128,7 +128,7 @@ def test_a_topic_is_made_while_a_broker_is_dead(tmp_path: Path) -> None:
             async def is_fenced() -> bool:
                 return 3 not in {row.node_id for row in (await cluster.metadata(1)).brokers}
 
-            await cluster.until("broker 3 is given up", is_fenced)
+            await cluster.until("broker 3 is fenced", is_fenced)
             request = asking.topic_request("t", partitions=2, replicas=3)
             answer = await cluster.ask(1, request, asking.CREATE_TOPICS_VERSION)
             assert answer.topics[0].error_code == ErrorCode.NONE, answer

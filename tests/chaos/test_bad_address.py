@@ -1,4 +1,4 @@
-"""A broker that can't listen where it should: it says so by its key, and its logs are as a stop leaves them."""
+"""A broker that cannot listen at its address: the message has the key, and the logs are cleanly stopped."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a broker does with a log directory that is damaged, not its own, in use, or not to be written.
+"""A broker with a log directory that is damaged, foreign, in use, or not writable.
 
-It ends with code 2 and one sentence that names the file and, where there is one, the remedy; and it leaves everything as it was: with the
-file put back, or after the repair that it asked for, the broker starts and has every record. Real processes over real files.
+It ends with code 2 and one message that names the file and, if there is one, the remedy; and it changes nothing: with the
+file restored, or after the requested repair, the broker starts and has every record. Real processes over real files.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ GARBAGE = b"garbage\n\xff\x00\n"
 
 
 class Content(NamedTuple):
-    """All that clients can see of a broker."""
+    """All records and log starts that clients can read from a broker."""
 
     topic_id: bytes
     log_start_offset: int
@@ -43,23 +43,23 @@ class Content(NamedTuple):
 
 
 class Left(NamedTuple):
-    """A log directory, and what a broker had in it when it ended."""
+    """A log directory, and its contents when the broker ended."""
 
     directory: Path
     content: Content
 
 
-# ---------------------------------------------------------------------- directories to begin with
+# ---------------------------------------------------------------------- initial directories
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Left:
-    """What a broker left that stopped cleanly, with records and deletes. Not to be changed."""
+    """The directory of a cleanly stopped broker, with records and deletes. Tests must not change it."""
     directory = tmp_path_factory.mktemp("stopped") / "log"
     return Left(directory, asyncio.run(fill(directory, kill=False)))
 
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Left:
-    """The same of one that was killed."""
+    """The directory of a killed broker."""
     directory = tmp_path_factory.mktemp("killed") / "log"
     return Left(directory, asyncio.run(fill(directory, kill=True)))
 
@@ -105,7 +105,7 @@ async def read(broker: ServeProcess) -> Content:
         response = await client.request(MetadataRequest(topics=None), METADATA_VERSION)
         topic_ids = {topic.name: topic.topic_id for topic in response.topics}
         reader = PartitionLoad(TOPIC, 0, broker.connect, random.Random(0))
-        reader.history.on_delete(1 << 40)  # this reader knows nothing of what was deleted or produced
+        reader.history.on_delete(1 << 40)  # this reader does not know what was deleted or produced
         bounds = await reader.bounds(client)
         assert bounds is not None
         records: dict[int, bytes] = {}
@@ -117,9 +117,9 @@ async def read(broker: ServeProcess) -> Content:
     return Content(topic_ids[TOPIC], *bounds, records)
 
 
-# ---------------------------------------------------------------------- what is expected
+# ---------------------------------------------------------------------- expectations
 def refusal(directory: Path, *settings: str) -> str:
-    """The one sentence with which a broker refuses to start over `directory`, which is as it was afterwards."""
+    """The message with which a broker refuses to start on `directory`, which it does not change."""
     before = snapshot(directory)
     ended = run_to_end(serve_command(directory, *settings))
     assert ended.returncode == 2, ended.stderr
@@ -135,7 +135,7 @@ def refusal(directory: Path, *settings: str) -> str:
 
 
 def snapshot(directory: Path) -> dict[str, bytes | None]:
-    """Every file and folder. Not the metadata store, which counts how often it was opened, and which content is compared by reading."""
+    """Every file and folder. Without the metadata store, which counts its openings, and whose contents are compared by reading."""
     return {
         str(path.relative_to(directory)): path.read_bytes() if path.is_file() else None
         for path in directory.rglob("*")
@@ -144,7 +144,7 @@ def snapshot(directory: Path) -> dict[str, bytes | None]:
 
 
 def served(directory: Path, *settings: str) -> Content:
-    """What clients see when a broker runs over `directory`, which it does without a complaint."""
+    """The contents that clients read when a broker runs on `directory`, which it does without a fault."""
 
     async def serve() -> Content:
         async with ServeProcess(directory, *settings) as broker:
@@ -157,7 +157,7 @@ def served(directory: Path, *settings: str) -> Content:
 
 
 def replaced(path: Path, content: bytes) -> Callable[[], None]:
-    """Write something else into a file; the result puts it back."""
+    """Write other contents into a file; the result restores it."""
     before = path.read_bytes()
     path.write_bytes(content)
     return lambda: bool(path.write_bytes(before)) or None
@@ -190,25 +190,25 @@ JOURNAL_DAMAGE: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("damage", JOURNAL_DAMAGE)
 def test_a_damaged_journal_is_refused_and_can_be_repaired(left: Left, damage: str) -> None:
-    """After a clean stop: the exports that it wrote tell what the journal can't, so that nothing deleted comes back."""
+    """After a clean stop: the exports of the stop replace the journal, so that no deleted record returns."""
     refuse_and_repair(left, damage)
     assert served(left.directory) == left.content
 
 
 @pytest.mark.parametrize("damage", ["frame", "missing"])
 def test_a_damaged_journal_of_a_killed_broker_is_refused_and_can_be_repaired(left_by_kill: Left, damage: str) -> None:
-    """After SIGKILL what was deleted only by the word of the journal may come back; the repair says so. Nothing else changes."""
+    """After SIGKILL records whose delete is only in the journal may return; the repair reports that. Nothing else changes."""
     known = left_by_kill.content
     refuse_and_repair(left_by_kill, damage)
     content = served(left_by_kill.directory)
     assert content.log_start_offset <= known.log_start_offset
     assert {offset: value for offset, value in content.records.items() if offset >= known.log_start_offset} == known.records
     assert (content.topic_id, content.log_end_offset) == (known.topic_id, known.log_end_offset)
-    assert served(left_by_kill.directory) == content, "a second start sees something else"
+    assert served(left_by_kill.directory) == content, "a second start has other contents"
 
 
 def refuse_and_repair(left: Left, damage: str) -> None:
-    """The sentence names the journal and the command, which is then run."""
+    """The message names the journal and the command, which is then run."""
     JOURNAL_DAMAGE[damage](left.directory / JOURNAL)
     sentence = refusal(left.directory)
     assert f"{left.directory}/{JOURNAL}" in sentence
@@ -217,7 +217,7 @@ def refuse_and_repair(left: Left, damage: str) -> None:
 
 
 def test_an_undamaged_journal_is_not_repaired(left: Left) -> None:
-    """The repair of what needs none does nothing, and a deleted record stays deleted."""
+    """The repair of a valid journal does nothing, and a deleted record stays deleted."""
     before = snapshot(left.directory)
     assert "Nothing is damaged" in repair(left.directory)
     assert snapshot(left.directory) == before
@@ -227,7 +227,7 @@ def test_an_undamaged_journal_is_not_repaired(left: Left) -> None:
 @pytest.mark.parametrize("name", ["log-start-offset-checkpoint", "log-begin-offset-checkpoint"])
 @pytest.mark.parametrize("content", [GARBAGE, b""], ids=["garbage", "empty"])
 def test_a_corrupt_checkpoint_of_log_starts_is_refused(left: Left, name: str, content: bytes) -> None:
-    """Never taken for "nothing is deleted": neither our export nor Kafka's file."""
+    """It is never treated as "nothing is deleted": neither our export nor Kafka's file."""
     (left.directory / name).write_bytes(content)
     sentence = refusal(left.directory)
     assert f"{left.directory}/{name}" in sentence
@@ -237,14 +237,14 @@ def test_a_corrupt_checkpoint_of_log_starts_is_refused(left: Left, name: str, co
 
 
 def test_a_refused_start_leaves_the_marks_as_they_are(left: Left) -> None:
-    """A clean stop stays one, and a damaged file is no failed sync: both would make the next start recover and write for nothing."""
+    """The directory stays cleanly stopped, and a damaged file is no failed sync: otherwise the next start would recover without need."""
     (left.directory / JOURNAL).write_bytes(GARBAGE)
     refusal(left.directory)
     assert (left.directory / CLEAN_MARKER).exists()
     assert not (left.directory / SYNC_FAILED_MARK).exists()
 
 
-# ---------------------------------------------------------------------- what can be found out again
+# ---------------------------------------------------------------------- what can be rebuilt
 FOUND_OUT_AGAIN = (
     "recovery-point-offset-checkpoint",
     "replication-offset-checkpoint",
@@ -256,7 +256,7 @@ FOUND_OUT_AGAIN = (
 
 @pytest.mark.parametrize("content", [GARBAGE, b"", None], ids=["garbage", "empty", "missing"])
 def test_what_can_be_found_out_again_stops_nobody(left: Left, content: bytes | None) -> None:
-    """Files that only save time, or that the log and the metadata tell too: the broker starts with everything."""
+    """Files that only save time, or whose contents are also in the log and the metadata: the broker starts with everything."""
     for name in FOUND_OUT_AGAIN:
         path = left.directory / name
         assert path.exists(), name
@@ -267,9 +267,9 @@ def test_what_can_be_found_out_again_stops_nobody(left: Left, content: bytes | N
     assert served(left.directory) == left.content
 
 
-# ---------------------------------------------------------------------- whose directory
+# ---------------------------------------------------------------------- ownership
 def test_a_directory_in_use_is_refused(left: Left) -> None:
-    """A second broker does not start, and the first doesn't notice."""
+    """A second broker does not start, and the first is not affected."""
 
     async def serve() -> None:
         async with ServeProcess(left.directory) as first:
@@ -296,7 +296,7 @@ def property_changed(directory: Path, name: str, value: str) -> Callable[[], Non
     ("name", "value", "what"), [("node.id", "7", "node 7"), ("version", "9", "version is '9'"), ("node.id", "x", "node.id is 'x'")]
 )
 def test_a_directory_of_another_broker_is_refused(left: Left, name: str, value: str, what: str) -> None:
-    """meta.properties that name another node, or can't be understood."""
+    """meta.properties that name another node, or cannot be parsed."""
     mend = property_changed(left.directory, name, value)
     sentence = refusal(left.directory)
     assert str(left.directory) in sentence
@@ -314,7 +314,7 @@ def test_a_directory_given_to_another_node_is_refused(left: Left) -> None:
 
 
 def test_a_directory_of_another_cluster_is_refused(left: Left) -> None:
-    """The cluster's id in meta.properties is not that of the metadata; both ids are told."""
+    """The cluster's id in meta.properties is not that of the metadata; the message has both ids."""
     mend = property_changed(left.directory, "cluster.id", "AAAAAAAAAAAAAAAAAAAAAA")
     sentence = refusal(left.directory)
     assert "AAAAAAAAAAAAAAAAAAAAAA" in sentence
@@ -324,7 +324,7 @@ def test_a_directory_of_another_cluster_is_refused(left: Left) -> None:
 
 
 def test_a_second_directory_of_another_cluster_is_refused(left: Left, tmp_path: Path) -> None:
-    """The first directory is ours; the second one was another cluster's, and stays it."""
+    """The first directory is ours; the second one was another cluster's, and stays so."""
     other = tmp_path / "other"
     asyncio.run(fill(other, kill=False))
     before = snapshot(other)
@@ -346,7 +346,7 @@ def test_a_directory_stays_cleanly_stopped_when_another_is_refused(left: Left, t
 
 @pytest.mark.parametrize("content", [GARBAGE, None], ids=["garbage", "missing"])
 def test_a_directory_with_partitions_but_no_owner_is_refused(left: Left, content: bytes | None) -> None:
-    """Without meta.properties nobody knows whose the partitions are."""
+    """Without meta.properties the owner of the partitions is unknown."""
     path = left.directory / "meta.properties"
     original = path.read_bytes()
     path.unlink()
@@ -370,7 +370,7 @@ METADATA_DAMAGE: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("damage", METADATA_DAMAGE)
 def test_a_damaged_metadata_file_is_refused(left: Left, damage: str) -> None:
-    """The sentence names the file. Put back, it has everything."""
+    """The message names the file. After a restore, everything is there."""
     path = left.directory / METADATA_FILE
     folded(path)
     original = path.read_bytes()
@@ -383,7 +383,7 @@ def test_a_damaged_metadata_file_is_refused(left: Left, damage: str) -> None:
 
 
 def folded(path: Path) -> None:
-    """Move what a killed broker left in SQLite's write-ahead log into the file: there it would outlive damage to the file."""
+    """Move the contents of SQLite's write-ahead log of a killed broker into the file: in the log they would survive damage to the file."""
     import sqlite3
 
     connection = sqlite3.connect(path)
@@ -392,7 +392,7 @@ def folded(path: Path) -> None:
 
 
 def test_a_metadata_file_of_a_newer_format_is_refused(left: Left) -> None:
-    """What a newer Lowtide wrote is not guessed at."""
+    """The format of a newer Lowtide is not guessed."""
     path = left.directory / METADATA_FILE
     folded(path)
     mend = changed(path, 60, (99).to_bytes(4, "big"))  # SQLite's header: user_version
@@ -417,7 +417,7 @@ def lose_metadata(directory: Path, *, leave_empty: bool) -> None:
 
 @pytest.mark.parametrize("leave_empty", [False, True], ids=["removed", "empty"])
 def test_lost_metadata_are_refused_unless_the_operator_wants_the_topics_as_they_are(left: Left, leave_empty: bool) -> None:
-    """They can't be told from those of a new broker, but for what else is in the directory. Deleted records stay deleted."""
+    """Only the other contents of the directory distinguish them from a new broker's. Deleted records stay deleted."""
     lose_metadata(left.directory, leave_empty=leave_empty)
     for _ in range(2):
         sentence = refusal(left.directory)
@@ -443,19 +443,19 @@ def test_metadata_put_back_are_taken_though_a_start_was_refused_without_them(lef
 
 # ---------------------------------------------------------------------- no directory at all
 def test_a_file_instead_of_a_directory_is_refused(tmp_path: Path) -> None:
-    """The path is a file; it stays what it is."""
+    """The path is a file; it is not changed."""
     path = tmp_path / "log"
-    path.write_bytes(b"somebody's letter")
+    path.write_bytes(b"another file")
     assert str(path) in refusal(path)
-    assert path.read_bytes() == b"somebody's letter"
+    assert path.read_bytes() == b"another file"
 
 
 def test_a_directory_below_a_file_is_refused(tmp_path: Path) -> None:
-    """A part of the path is a file, so the directory can't be made."""
+    """A part of the path is a file, so the directory cannot be created."""
     path = tmp_path / "file"
-    path.write_bytes(b"somebody's letter")
+    path.write_bytes(b"another file")
     assert str(path / "log") in refusal(path / "log")
-    assert path.read_bytes() == b"somebody's letter"
+    assert path.read_bytes() == b"another file"
 
 
 WITHOUT_PRIVILEGE = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-dac_override,-dac_read_search"]
@@ -466,7 +466,7 @@ WITHOUT_PRIVILEGE = ["setpriv", "--bounding-set=-dac_override,-dac_read_search",
     os.geteuid() == 0 and shutil.which("setpriv") is None, reason="root may write anywhere, and there is no setpriv to bind it"
 )
 def test_a_directory_that_cannot_be_written_is_refused(left: Left) -> None:
-    """Permissions are in the way."""
+    """Permissions deny writing."""
     left.directory.chmod(0o555)
     try:
         ended = run_to_end([*(WITHOUT_PRIVILEGE if os.geteuid() == 0 else []), *serve_command(left.directory)])
@@ -481,8 +481,8 @@ def test_a_directory_that_cannot_be_written_is_refused(left: Left) -> None:
 READ_ONLY_FILESYSTEM = Path("/proc/self")
 
 
-@pytest.mark.skipif(not READ_ONLY_FILESYSTEM.is_dir(), reason="there is no filesystem here in which not even root can make a folder")
+@pytest.mark.skipif(not READ_ONLY_FILESYSTEM.is_dir(), reason="there is no filesystem here in which not even root can create a folder")
 def test_a_directory_where_nothing_can_be_made_is_refused() -> None:
-    """Binds root too: nobody makes a folder in /proc."""
+    """This holds for root too: no process can create a folder in /proc."""
     path = READ_ONLY_FILESYSTEM / "log"
     assert str(path) in refusal(path)

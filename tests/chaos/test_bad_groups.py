@@ -1,7 +1,7 @@
-"""What clients may do to a group coordinator, meaning harm or not: each has an answer, costs little, and stops no other group.
+"""Requests of hostile or broken clients to a group coordinator: each is answered, costs little, and affects no other group.
 
-One real broker for the file. After each test it has reported no error of its own, and a group of one member, which has worked all the
-while, is as it was: a group that shows no sign of life for the shortest session is no group any more.
+One real broker for the file. After each test it has reported no fault of its own, and a group of one member, which works all the
+time, is unchanged: a group without a heartbeat for the shortest session would be removed.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import pytest_asyncio
 
 from lowtide.broker.coordinator.classic.joining import PENDING_MEMBERS_MAX
 from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.group_records import (
@@ -37,7 +38,7 @@ from lowtide.protocol.messages.offset_commit import OffsetCommitRequest, OffsetC
 from lowtide.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from lowtide.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-from lowtide.protocol.records import build_batch, iterate_batches
+from lowtide.protocol.records import iterate_batches
 from lowtide.simulation.client import WireClient
 
 from .asking import CREATE_TOPICS_VERSION, PRODUCE_VERSION, topic_request
@@ -50,24 +51,24 @@ SETTINGS = (
     "group.initial.rebalance.delay.ms=0",
     "offsets.topic.num.partitions=1",
     "auto.create.topics.enable=false",
-    "lowtide.groups.created.per.second=1000000",  # What is bounded here is what is kept; test_limits_of_creation has the rate.
+    "lowtide.groups.created.per.second=1000000",  # These are the limits of memory; test_limits_of_creation has the rate.
 )
 OFFSETS_TOPIC, TOPIC = "__consumer_offsets", "read"
 IDS_AT_ONCE_VERSION, ID_FIRST_VERSION = 3, 4
-"""Of JoinGroup: the last version that takes a member in at once, and the first that gives it an id and has it come again."""
+"""Of JoinGroup: the last version that admits a member at once, and the first that returns an id and requires a second request."""
 
 SYNC_VERSION, HEARTBEAT_VERSION, LEAVE_VERSION, COMMIT_VERSION, OFFSET_FETCH_VERSION = 3, 3, 2, 9, 9
 SESSION_MS = 1_800_000
-"""The longest that is allowed: whoever means harm wants to be remembered."""
+"""The longest session that is allowed: a hostile client wants to be remembered."""
 
 SHORTEST_SESSION_MS = 6_000
 LIMIT_S = 120.0
 MEMORY_LIMIT_BYTES = 300 << 20
-"""What members may hold altogether, with what one request more needs."""
+"""The memory limit of all members, plus one further request."""
 
 IDS, PIPELINED = 100_000, 500
 ERROR, ERROR_POSITION = struct.Struct(">h"), 8
-"""Where a JoinGroup answer has its error: behind the correlation id and the throttle time."""
+"""The position of the error in a JoinGroup response: behind the correlation id and the throttle time."""
 
 NONE = ErrorCode.NONE
 
@@ -90,13 +91,13 @@ def sync_request(group: str, joined: Any, assignment: bytes) -> SyncGroupRequest
 
 
 async def join(client: WireClient, group: str, metadata: bytes = b"", **others: Any) -> Any:
-    """The answer to a join that takes the member in at once."""
+    """The response to a join that admits the member at once."""
     async with asyncio.timeout(LIMIT_S):
         return await client.request(join_request(group, metadata, **others), IDS_AT_ONCE_VERSION)
 
 
 class Honest:
-    """A member of a group of its own, which shows that it lives and commits."""
+    """A member of its own group, which sends heartbeats and commits."""
 
     def __init__(self, client: WireClient) -> None:
         self.client = client
@@ -111,7 +112,7 @@ class Honest:
         assert synced.assignment == b"all"
 
     async def work(self) -> None:
-        """One heartbeat and one commit, both of which are fine."""
+        """One heartbeat and one commit, both must succeed."""
         generation_id, member_id = self.joined.generation_id, self.joined.member_id
         heartbeat = HeartbeatRequest(group_id=self.group, generation_id=generation_id, member_id=member_id)
         assert (await self.client.request(heartbeat, HEARTBEAT_VERSION)).error_code == NONE
@@ -155,7 +156,7 @@ async def commit(client: WireClient, group: str, offset: int, generation_id: int
 
 
 async def committed(client: WireClient, group: str) -> int:
-    """What a group has committed for the topic's first partition; -1 for nothing."""
+    """The committed offset of a group for the topic's first partition; -1 for none."""
     request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=None)])
     async with asyncio.timeout(LIMIT_S):
         while (row := (await client.request(request, OFFSET_FETCH_VERSION)).groups[0]).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
@@ -195,7 +196,7 @@ async def unharmed(broker: ServeProcess, honest: Honest) -> AsyncIterator[None]:
 
 
 async def test_large_metadata_of_many_groups_is_refused_when_it_is_too_much(broker: ServeProcess) -> None:
-    """A member says whatever it likes, and is remembered for as long as it likes: all of it together has a limit. Who leaves makes room."""
+    """Members may send any metadata, with any session timeout: the total has a limit. A member that leaves frees memory."""
     before, metadata = broker.resident_bytes(), bytes(8 << 20)
     client = await broker.connect()
     answers = {group: await join(client, group, metadata) for group in (f"large-{number}" for number in range(20))}
@@ -209,7 +210,7 @@ async def test_large_metadata_of_many_groups_is_refused_when_it_is_too_much(brok
 
 
 async def test_large_metadata_of_many_members_is_refused_when_it_is_too_much(broker: ServeProcess) -> None:
-    """The leader is told what all members say: that can't be more than an answer may hold."""
+    """The leader receives the metadata of all members: the total cannot exceed a response."""
     clients = [await broker.connect() for _ in range(12)]
     waiting = [client.send(join_request("wide", bytes(4 << 20)), IDS_AT_ONCE_VERSION) for client in clients]
     async with asyncio.timeout(LIMIT_S):
@@ -222,7 +223,7 @@ async def test_large_metadata_of_many_members_is_refused_when_it_is_too_much(bro
 
 @pytest.mark.parametrize(("size", "error"), [(8 << 20, ErrorCode.MESSAGE_TOO_LARGE), (20 << 20, ErrorCode.INVALID_REQUEST)])
 async def test_an_assignment_that_cant_be_kept_is_refused(broker: ServeProcess, size: int, error: ErrorCode) -> None:
-    """It doesn't fit into a record, or no request may have such a field; the group goes on with one that fits."""
+    """It does not fit into a record, or the field is too large for a request; the group continues with one that fits."""
     client, group = await broker.connect(), f"assigned-{size}"
     joined = await join(client, group)
     async with asyncio.timeout(LIMIT_S):
@@ -236,7 +237,7 @@ async def test_an_assignment_that_cant_be_kept_is_refused(broker: ServeProcess, 
 
 
 async def test_a_hundred_thousand_ids_from_one_client(broker: ServeProcess) -> None:
-    """Ids that are asked for and never used, in one group and each in one of its own: they are given out up to a limit, and forgotten."""
+    """Ids that are requested and never used, in one group and each in its own group: they are assigned up to a limit, and expire."""
     before = broker.resident_bytes()
     for groups in (1, IDS):
         outcomes = await ask_for_ids(broker, IDS if groups > 1 else 2 * PENDING_MEMBERS_MAX, groups)
@@ -251,7 +252,7 @@ async def test_a_hundred_thousand_ids_from_one_client(broker: ServeProcess) -> N
 
 
 async def ask_for_ids(broker: ServeProcess, count: int, groups: int) -> Counter[int]:
-    """Ask for member ids in so many groups, on one connection: how often each error came."""
+    """Request member ids in so many groups, on one connection: the count of each error."""
     request = join_request("000000", session_ms=SHORTEST_SESSION_MS)
     body = codec_for(JoinGroupRequest, ID_FIRST_VERSION).encode(request)
     template = request_header(ApiKey.JOIN_GROUP, ID_FIRST_VERSION, 1, "greedy") + body
@@ -270,7 +271,7 @@ async def ask_for_ids(broker: ServeProcess, count: int, groups: int) -> Counter[
 
 @pytest.mark.parametrize("client_id", ["anybody", "__admin_client"])
 async def test_clients_dont_write_to_the_coordinators_topic(broker: ServeProcess, client_id: str) -> None:
-    """Kafka lets whoever calls itself `__admin_client` do so; here nobody may."""
+    """Kafka allows it for the client id `__admin_client`; Lowtide allows it for no client."""
     key, value = encode_offset_commit("honest", TOPIC, 0, OffsetCommitValue(offset=0, metadata="", commit_timestamp=0))
     rows = [PartitionProduceData(index=0, records=build_batch([(0, key, value, ())]))]
     request = ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[TopicProduceData(name=OFFSETS_TOPIC, partition_data=rows)])
@@ -282,8 +283,8 @@ async def test_clients_dont_write_to_the_coordinators_topic(broker: ServeProcess
     assert response.responses[0].partition_responses[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
-async def test_records_that_nobody_understands_cost_themselves_only(tmp_path: Path) -> None:
-    """A log that a newer broker wrote, or somebody's program: what is understood is known, the rest is named in the log, and counted."""
+async def test_unknown_records_affect_only_themselves(tmp_path: Path) -> None:
+    """A log from a newer broker or another program: known records are applied, the others are logged and counted."""
     async with ServeProcess(tmp_path, *SETTINGS) as broker:
         client = await prepare(broker)
         assert await commit(client, "before", 7) == NONE
@@ -314,8 +315,8 @@ assert _KNOWN_VALUE is not None
 GARBAGE = (b"\xff", b"garbage")
 LATER = (_KNOWN_KEY, _KNOWN_VALUE)
 STRANGE_RECORDS: list[tuple[bytes, bytes | None]] = [
-    (b"\x03\xe7" + _KNOWN_KEY[2:], _KNOWN_VALUE),  # a type that is not known
-    (_KNOWN_KEY, b"\x03\xe7" + _KNOWN_VALUE[2:]),  # a version that is not known
+    (b"\x03\xe7" + _KNOWN_KEY[2:], _KNOWN_VALUE),  # an unknown type
+    (_KNOWN_KEY, b"\x03\xe7" + _KNOWN_VALUE[2:]),  # an unknown version
     (_KNOWN_KEY[:-2], _KNOWN_VALUE),  # a key that is cut
     (_KNOWN_KEY, _KNOWN_VALUE[:-2]),  # a value that is cut
     (_KNOWN_KEY, b""),

@@ -1,8 +1,8 @@
-"""What clients may send to a broker, meaning harm or not: each has a defined answer, and costs no other client anything.
+"""Input of hostile or broken clients: each has a defined answer, and affects no other client.
 
-One real broker for the whole file. After each test: it answers, it has reported no error of its own, an honest client's history holds.
+One real broker for the whole file. After each test: the broker answers, has reported no fault, and an honest client's history holds.
 
-`SEED=n` takes other requests.
+`SEED=n` selects other requests.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import pytest
 import pytest_asyncio
 
 from lowtide.protocol.api_keys import API, ApiKey, response_header_is_flexible
+from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.headers import read_response_header, request_header
@@ -26,7 +27,6 @@ from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchT
 from lowtide.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from lowtide.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderPartition, OffsetForLeaderTopic
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from lowtide.protocol.records import build_batch
 from lowtide.simulation.client import WireClient
 from lowtide.simulation.load import FETCH_VERSION, PRODUCE_VERSION, PartitionLoad
 
@@ -41,7 +41,7 @@ ODD_REQUESTS = 4_000
 SEED = os.environ.get("SEED", "7")
 CONNECTIONS = 8
 REFRESH_EACH = 50
-"""After so many odd requests on a connection the topics that they may have deleted are made again."""
+"""After this many random requests on a connection, topics that they may have deleted are re-created."""
 
 MEMORY_LIMIT_BYTES = 64 << 20
 STARVED_LIMIT_S = 120.0
@@ -64,7 +64,7 @@ METADATA = request_frame(MetadataRequest(topics=None), METADATA_VERSION, key=Api
 
 
 class Honest:
-    """A client that does nothing wrong, and must not notice what others do."""
+    """A well-behaved client that other clients must not affect."""
 
     def __init__(self, broker: ServeProcess) -> None:
         self.broker = broker
@@ -72,7 +72,7 @@ class Honest:
 
     @contextlib.asynccontextmanager
     async def at_work(self) -> AsyncIterator[None]:
-        """Produces, reads and deletes meanwhile; then everything is read back."""
+        """Produces, reads and deletes meanwhile; reads everything back at the end."""
         stop = asyncio.Event()
         task = asyncio.create_task(self.load.run(until=stop, pause_s=HONEST_PAUSE_S))
         before = self.load.counts["produced"]
@@ -89,7 +89,7 @@ class Honest:
         await self.read_back()
 
     async def read_back(self) -> None:
-        """Everything, checked."""
+        """Read and check everything."""
         client = await self.broker.connect()
         async with asyncio.timeout(ANSWER_LIMIT_S):
             await self.load.read_all(client)
@@ -115,7 +115,7 @@ async def honest(broker: ServeProcess) -> Honest:
 
 @pytest_asyncio.fixture(loop_scope="module", autouse=True)
 async def unharmed(broker: ServeProcess, honest: Honest) -> AsyncIterator[None]:
-    """Each test: the honest client works all the time, and the broker has nothing to report about itself."""
+    """In each test the honest client works all the time, and the broker reports no fault of its own."""
     known = len(broker.faults)
     async with honest.at_work():
         yield
@@ -123,7 +123,7 @@ async def unharmed(broker: ServeProcess, honest: Honest) -> AsyncIterator[None]:
     assert not faults, "\n".join(sorted({fault[-1500:] for fault in faults}))
 
 
-# ---------------------------------------------------------------------- streams that are no requests
+# ---------------------------------------------------------------------- streams that are not requests
 CLOSED_AT_ONCE = {
     "garbage": bytes(random.Random(1).randrange(128, 256) for _ in range(300)),
     "HTTP": b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
@@ -155,29 +155,29 @@ CLOSED_AT_ONCE = {
 
 @pytest.mark.parametrize("name", CLOSED_AT_ONCE)
 async def test_what_is_no_request_closes_the_connection(broker: ServeProcess, name: str) -> None:
-    """No answer, no waiting for more: the connection is closed, also when a good request came before and is answered."""
+    """The broker neither answers nor waits for more: it closes the connection, also after a valid request that is answered."""
     assert await Prober(broker).is_closed_after(CLOSED_AT_ONCE[name]) == b""
     before = await Prober(broker).is_closed_after(Prober.probe(77) + CLOSED_AT_ONCE[name])
     assert before == b"" or before[4:8] == struct.pack(">i", 77), "an answer to something else"
 
 
-async def test_the_reason_is_logged_but_not_without_end(broker: ServeProcess) -> None:
-    """Who misbehaves is named in the log; many who do can't fill the disk with it."""
+async def test_the_reason_is_logged_but_limited(broker: ServeProcess) -> None:
+    """A client that misbehaves is named in the log; many of them cannot fill the disk with lines."""
     for _ in range(200):
         await Prober(broker).is_closed_after(CLOSED_AT_ONCE["HTTP"])
 
     def is_named() -> bool:
-        return any("a frame of 1195725856 bytes is announced" in line.get("reason", "") and line["peer"] for line in broker.lines)
+        return any("it speaks HTTP" in line.get("reason", "") and line["peer"] for line in broker.lines)
 
     async with asyncio.timeout(ANSWER_LIMIT_S):
-        while not is_named():  # others may have used up what this second's log may hold
+        while not is_named():  # other lines may have used up the limit of this second
             await Prober(broker).is_closed_after(CLOSED_AT_ONCE["HTTP"])
     refusals = [line for line in broker.lines if line["event"] == "connection closed"]
     by_second: dict[str, int] = {}
     for line in refusals:
         second = line["timestamp"][:19]
         by_second[second] = by_second.get(second, 0) + 1
-    # Seconds of two clocks don't begin together, so one of the log's may touch two of the limit's.
+    # Seconds of two clocks are not aligned, so a second of the log may overlap two of the limit.
     assert max(by_second.values()) <= 20
 
 
@@ -190,16 +190,16 @@ async def test_an_unknown_version_of_api_versions_is_answered(broker: ServeProce
     prober.drop()
 
 
-# ---------------------------------------------------------------------- frames that come slowly or not at all
+# ---------------------------------------------------------------------- frames that arrive slowly or not at all
 @pytest.mark.parametrize("cut", [1, 3, 4, 5, 11, 12, 13, len(API_VERSIONS) - 1])
 async def test_a_frame_that_ends_early_is_dropped(broker: ServeProcess, cut: int) -> None:
-    """A client that ends in the middle of a request gets the answers before it, nothing else, and its connection is closed."""
+    """A client that ends in the middle of a request receives the earlier answers only, and its connection is closed."""
     answer = await Prober(broker).is_closed_after(API_VERSIONS + API_VERSIONS[:cut], then_end=True)
     assert struct.unpack_from(">ii", answer) == (len(answer) - 4, 1)
 
 
 async def test_frames_may_come_byte_by_byte(broker: ServeProcess) -> None:
-    """However the stream is cut, the answers are the same, in order."""
+    """For any split of the stream the answers are the same, in order."""
     whole = await Prober(broker).is_closed_after(API_VERSIONS + METADATA + API_VERSIONS, then_end=True)
     reader, writer = await Prober(broker).open()
     async with asyncio.timeout(ANSWER_LIMIT_S):
@@ -211,7 +211,7 @@ async def test_frames_may_come_byte_by_byte(broker: ServeProcess) -> None:
 
 
 async def test_announced_frames_cost_no_memory(broker: ServeProcess) -> None:
-    """Memory follows what arrives, not what is announced; those who only announce keep nobody else from sending large requests."""
+    """Memory is used for bytes that arrive, not for announced ones; clients that only announce do not block large requests of others."""
     before = broker.resident_bytes()
     greedy = [Prober(broker) for _ in range(20)]
     try:
@@ -229,10 +229,10 @@ async def test_announced_frames_cost_no_memory(broker: ServeProcess) -> None:
 
 
 @pytest.mark.parametrize(("size", "error"), [(900_000, ErrorCode.NONE), (50_000_000, ErrorCode.MESSAGE_TOO_LARGE)])
-async def test_those_who_only_announce_large_frames_stop_nobody(broker: ServeProcess, size: int, error: ErrorCode) -> None:
-    """A request that doesn't arrive in one piece is answered, though others have announced more than all requests may hold."""
+async def test_clients_that_only_announce_large_frames_block_no_other(broker: ServeProcess, size: int, error: ErrorCode) -> None:
+    """A request that does not arrive in one piece is answered, though others have announced more than the memory of all requests."""
     client = await broker.connect()
-    await produce(client, "large", [b"so that the topic is there"])
+    await produce(client, "large", [b"so that the topic exists"])
     greedy = [Prober(broker) for _ in range(4)]
     try:
         for prober in greedy:
@@ -247,8 +247,8 @@ async def test_those_who_only_announce_large_frames_stop_nobody(broker: ServePro
             prober.drop()
 
 
-async def test_a_silent_client_is_left_alone(broker: ServeProcess) -> None:
-    """One that connects and says nothing costs nothing, and is served when it speaks."""
+async def test_a_silent_client_is_not_closed(broker: ServeProcess) -> None:
+    """A client that connects and sends nothing uses no memory, and is served when it sends a request."""
     silent = [Prober(broker) for _ in range(100)]
     for prober in silent:
         await prober.open()
@@ -260,7 +260,7 @@ async def test_a_silent_client_is_left_alone(broker: ServeProcess) -> None:
 
 
 async def test_a_client_that_never_reads_costs_little(broker: ServeProcess) -> None:
-    """Answers worth gigabytes are asked for and never taken: memory stays, and others are served."""
+    """Gigabytes of responses are requested and never read: memory stays bounded, and others are served."""
     client = await broker.connect()
     for _ in range(8):
         await produce(client, "unread", [bytes(1000) for _ in range(900)])
@@ -286,7 +286,7 @@ async def test_a_client_that_never_reads_costs_little(broker: ServeProcess) -> N
 
 
 async def test_a_client_that_reads_late_gets_all_answers(broker: ServeProcess) -> None:
-    """What was asked for while nobody read is answered whole and in order when somebody does."""
+    """Requests sent while the client does not read are answered completely and in order once it reads."""
     reader, writer = await Prober(broker).open()
     writer.transport.pause_reading()  # type: ignore[attr-defined]
     count = 3000
@@ -301,9 +301,9 @@ async def test_a_client_that_reads_late_gets_all_answers(broker: ServeProcess) -
     writer.transport.abort()
 
 
-# ---------------------------------------------------------------------- requests that nobody would send
+# ---------------------------------------------------------------------- requests that no client would send
 async def test_odd_requests_are_answered(broker: ServeProcess) -> None:
-    """Valid requests with any values reach the handlers: each is answered in its own format or refused by closing, and never fails."""
+    """Valid requests with any values reach the handlers: each is answered in its own format or closes the connection, and never fails."""
     await make_fuzz_topics(broker)
     before = broker.resident_bytes()
 
@@ -330,7 +330,7 @@ async def test_odd_requests_are_answered(broker: ServeProcess) -> None:
 
 
 async def test_a_negative_leader_epoch_is_answered(broker: ServeProcess) -> None:
-    """An epoch that can't be is unknown: -1, -1 and no error, also in a log that has no epochs yet."""
+    """An impossible epoch is unknown: -1, -1 and no error, also in a log that has no epochs yet."""
     await make_fuzz_topics(broker)
     client = await broker.connect()
     row = OffsetForLeaderPartition(partition=1, leader_epoch=-2)
@@ -345,7 +345,7 @@ async def test_a_negative_leader_epoch_is_answered(broker: ServeProcess) -> None
 
 
 async def test_a_session_may_be_changed_while_a_fetch_of_it_waits(broker: ServeProcess) -> None:
-    """Two connections share a fetch session, and one forgets the partition that the other waits for: both are answered (KIP-227)."""
+    """Two connections share a fetch session, and one removes the partition that the other waits for: both are answered (KIP-227)."""
     await make_fuzz_topics(broker)
     topic = FUZZ_TOPICS[0]
 
@@ -387,7 +387,7 @@ def check_answer(requests: RandomRequests, key: ApiKey, version: int, correlatio
 
 # ---------------------------------------------------------------------- small steps
 async def settled(broker: ServeProcess) -> None:
-    """Return when the broker has seen what was sent before: later connections are answered later."""
+    """Return when the broker has processed everything sent before: later connections are answered later."""
     for _ in range(20):
         prober = Prober(broker)
         await prober.exchange(API_VERSIONS[4:])
@@ -395,7 +395,7 @@ async def settled(broker: ServeProcess) -> None:
 
 
 async def produce(client: WireClient, topic: str, values: list[bytes], *, expected: ErrorCode = ErrorCode.NONE) -> None:
-    """One batch into partition 0 of a topic that is made by asking for it."""
+    """One batch into partition 0 of a topic that is created automatically."""
     rows = [PartitionProduceData(index=0, records=build_batch([(0, None, value, ()) for value in values]))]
     request = ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=[TopicProduceData(name=topic, partition_data=rows)])
     async with asyncio.timeout(ANSWER_LIMIT_S):

@@ -1,11 +1,12 @@
-"""`cluster_load.py` against a cluster that lies: each lie ends the work, or the check after it, with the letter of what was broken.
+"""`cluster_load.py` against a cluster with false answers: each ends the work, or the check, with the violated invariant.
 
-The cluster is a list in memory that answers as three brokers do. What is tested is that what clients see reaches the judge.
+The cluster is a list in memory that answers as three brokers do. The tests show that the results of clients reach the checker.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
@@ -26,10 +27,10 @@ from .cluster_processes import ClusterProcesses
 
 LEADER, IDS = 1, (1, 2, 3)
 HONEST_BATCHES = 10
-"""What is told before is true."""
+"""Earlier answers are true."""
 
 LIES_TOLD = 5
-"""How often a lie is told at least, however slow the machine: one may be about what nobody looks at."""
+"""The minimum number of false answers, also on a slow machine: one of them may concern records that no client reads."""
 
 FETCHED = 50
 LIMIT_S = 120.0
@@ -45,17 +46,17 @@ LIES = {
     "a delete is acknowledged and not done": "D1",
     "more is deleted than was asked for": "D7",
     "a delete tells a log start below": "D3",
-    "the end is told to be lower": "R1",
+    "the end is reported to be lower": "R1",
     "an answer never comes": "did not answer",
 }
 
 
-TOLD_TO_THE_CHECK = "the end is told to be lower"
-"""Nobody asks for it before."""
+TOLD_TO_THE_CHECK = "the end is reported to be lower"
+"""No client asks for it before."""
 
 
 class LyingCluster:
-    """What `PartitionWork` needs of `ClusterProcesses`; `lie` is one of `LIES`, or none."""
+    """The part of `ClusterProcesses` that `PartitionWork` uses; `lie` is one of `LIES`, or none."""
 
     def __init__(self, lie: str) -> None:
         self.ids = IDS
@@ -67,7 +68,7 @@ class LyingCluster:
         self._lie = lie
 
     def repent(self) -> None:
-        """Be honest from now on."""
+        """Give only true answers from now on."""
         self._lie = ""
 
     def lies(self, lie: str) -> bool:
@@ -75,7 +76,7 @@ class LyingCluster:
         self.told += lies
         return lies
 
-    # ------------------------------------------------------------------ what the load asks of it
+    # ------------------------------------------------------------------ used by the load
     async def connect(self, broker_id: int) -> Any:
         async def request(request: Any, version: int) -> Any:
             await asyncio.sleep(0)
@@ -156,17 +157,17 @@ class LyingCluster:
         return SimpleNamespace(error_code=ErrorCode.NONE, low_watermark=told)
 
     def _offset(self, timestamp: int) -> Any:
-        end = len(self.log) - 1 if self.lies("the end is told to be lower") else len(self.log)
+        end = len(self.log) - 1 if self.lies("the end is reported to be lower") else len(self.log)
         return SimpleNamespace(error_code=ErrorCode.NONE, offset=self.log_start_offset if timestamp == EARLIEST else end)
 
 
 def placed(offset: int, values: Sequence[bytes]) -> bytes:
-    """A batch at an offset: what a broker writes over its first eight bytes."""
+    """A batch at an offset: a broker writes the offset over its first eight bytes."""
     return offset.to_bytes(8, "big") + batch(values)[8:] if values else b""
 
 
 async def work_with(lie: str, *, repents: bool = False) -> PartitionWork:
-    """Work, end, and look at everything, to which a cluster that repents shows itself as it should be. Errors: HistoryError."""
+    """Work, stop, and check everything; a cluster that repents answers the check correctly. Errors: HistoryError."""
     cluster = LyingCluster(lie)
     work = PartitionWork(cast("ClusterProcesses", cluster), "told")
     work.start()
@@ -186,25 +187,31 @@ async def work_with(lie: str, *, repents: bool = False) -> PartitionWork:
 
 @pytest.fixture(autouse=True)
 def _short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For what never comes."""
+    """For events that never happen."""
     monkeypatch.setattr(cluster_load, "SETTLE_LIMIT_S", 5.0)
     monkeypatch.setattr(cluster_load, "TIMEOUT_MS", 300)
     monkeypatch.setattr(cluster_load, "GRACE_S", 2.0)
 
 
-async def test_what_is_true_passes() -> None:
-    """The control."""
+async def test_true_answers_pass() -> None:
+    """The control case."""
     work = await work_with("")
     assert min(work.counts[kind] for kind in ("produced", "deleted", "read", "read from a follower")) > 0
 
 
 @pytest.mark.parametrize("lie", LIES)
 async def test_a_lie_is_found(lie: str) -> None:
-    with pytest.raises(HistoryError, match=LIES[lie]):
-        await work_with(lie)
+    """On a busy machine a load may end with nothing that the lie changes, such as an empty log: then another one follows."""
+    for _ in range(3):
+        try:
+            await work_with(lie)
+        except HistoryError as error:
+            assert re.search(LIES[lie], str(error))
+            return
+    pytest.fail("three loads have not found the lie")
 
 
 @pytest.mark.parametrize("lie", ["a record that was acknowledged is missing", "an offset shows another value"])
-async def test_a_lie_is_found_that_only_those_who_read_meanwhile_are_told(lie: str) -> None:
+async def test_a_lie_is_found_that_only_concurrent_readers_receive(lie: str) -> None:
     with pytest.raises(HistoryError, match=LIES[lie]):
         await work_with(lie, repents=True)

@@ -1,4 +1,4 @@
-"""Compaction in a real broker: it converges whatever is killed, kcat reads the last value of each key, committed offsets stay bounded."""
+"""Compaction in a real broker: it converges under kills, kcat reads the last value of each key, committed offsets stay bounded."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from lowtide.protocol.messages.find_coordinator import FindCoordinatorRequest
 from lowtide.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
 from lowtide.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from lowtide.protocol.records import build_batch
 from lowtide.simulation.client import ConnectionLostError, WireClient
 
 from .serving import HOST, ServeProcess
@@ -38,7 +38,7 @@ COMPACTED = {"cleanup.policy": "compact", "internal.segment.bytes": "20000", "mi
 
 
 class KeyedLoad:
-    """A producer that knows, for each key, the last value that was acknowledged, and those that may have been written since."""
+    """A producer with the last acknowledged value of each key, and the values that may have been written since."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -46,7 +46,7 @@ class KeyedLoad:
         self.possible: dict[str, set[str | None]] = {f"key-{number}": {None} for number in range(KEYS)}
 
     async def run(self, client: WireClient, stop: asyncio.Event) -> None:
-        """Produce until told to stop, or until the broker is gone."""
+        """Produce until `stop` is set, or until the broker is gone."""
         with contextlib.suppress(ConnectionLostError, OSError):
             while not stop.is_set():
                 await self._produce(client)
@@ -82,7 +82,7 @@ async def create_topic(broker: ServeProcess, others: dict[str, str] | None = Non
 
 
 async def read_with_kcat(broker: ServeProcess) -> tuple[dict[str, str], int]:
-    """The last value of each key, and how many records there are."""
+    """The last value of each key, and the number of records."""
     command = ["kcat", "-b", f"{HOST}:{broker.port}", "-X", "broker.address.family=v4", "-C", "-t", "t", "-p", "0", "-o", "beginning", "-e"]
     done = await asyncio.to_thread(
         subprocess.run, [*command, "-q", "-f", "%k %s\\n"], capture_output=True, text=True, timeout=DEADLINE_S, check=False
@@ -117,7 +117,7 @@ async def until_a_worker_runs(broker: ServeProcess) -> list[int]:
 
 
 @pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat isn't installed")
-async def test_a_compacted_topic_converges_whatever_is_killed(tmp_path: Path) -> None:
+async def test_a_compacted_topic_converges_under_kills(tmp_path: Path) -> None:
     load = KeyedLoad(SEED)
     killed_while_compacting = 0
     folder = tmp_path / "log" / "t-0"
@@ -141,14 +141,14 @@ async def test_a_compacted_topic_converges_whatever_is_killed(tmp_path: Path) ->
                 while any(map(is_running, workers)):
                     await asyncio.sleep(0.01)
             assert not broker.faults
-    assert killed_while_compacting, "no process was there to be killed"
+    assert killed_while_compacting, "there was no process to kill"
     broker = ServeProcess(tmp_path / "log", *SETTINGS)
     async with broker:
         async with asyncio.timeout(DEADLINE_S):
             while True:
                 found, records = await read_with_kcat(broker)
                 assert all(found.get(key) in values for key, values in load.possible.items())
-                # What is left is the last record of each key, and what is in the segment that is written: below 20,000 bytes.
+                # The last record of each key remains, and the active segment: below 20,000 bytes.
                 if records <= KEYS + 20_000 // 70 and not leftovers(folder):
                     break
                 await asyncio.sleep(0.2)
@@ -158,8 +158,8 @@ async def test_a_compacted_topic_converges_whatever_is_killed(tmp_path: Path) ->
 
 
 @pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat isn't installed")
-async def test_librdkafka_reads_across_many_segments_of_which_nothing_is_left(tmp_path: Path) -> None:
-    """It gives up after eleven answers in a row without a record, for it takes each for a batch that was too large to fetch."""
+async def test_librdkafka_reads_across_many_empty_segments(tmp_path: Path) -> None:
+    """It gives up after eleven answers in a row without a record, because it treats each as a batch that was too large to fetch."""
     async with ServeProcess(tmp_path / "log", *SETTINGS, "log.cleaner.enable=false") as broker:
         await create_topic(broker, {"internal.segment.bytes": "1000"})
         client = await broker.connect()

@@ -1,4 +1,4 @@
-"""What was answered as set is set after SIGKILL, of topics and of brokers; and what was deleted stays so."""
+"""Acknowledged configurations of topics and brokers survive SIGKILL; and deleted ones stay deleted."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def alter(client: WireClient, *changes: tuple[int, str, int, str | None]) 
 
 
 async def told(client: WireClient) -> list[list[tuple[str | None, int]]]:
-    """Value and source wherever the keys get theirs, strongest first, for the topic and the broker."""
+    """Values and sources of the keys in order of precedence, for the topic and the broker."""
     resources = [
         DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=[KEYS[kind]]) for kind, name in RESOURCES[:2]
     ]

@@ -1,7 +1,7 @@
-"""Consumed records go by the slowest group of the whole cluster (D14), while leaders and coordinators are killed and frozen.
+"""Consumed records are deleted up to the slowest group of the whole cluster (D14), while leaders and coordinators are killed and frozen.
 
-Three groups with three coordinators commit rising offsets. Whatever a group may have committed is known before it is sent; the log start is
-looked at all the time, and is never above what the slowest group may have committed. In the end it follows that group to the segment.
+Three groups with three coordinators commit rising offsets. Each commit is recorded before it is sent; the log start is
+checked all the time, and is never above what the slowest group may have committed. At the end it follows that group to the segment.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ COMMIT_VERSION, FIND_VERSION = 8, 4
 
 
 def group_of(name: str, coordinator: int) -> str:
-    """A group of that name that a given partition of the groups' topic has."""
+    """A group id of that name in a given partition of the groups' topic."""
     return next(f"{name}-{number}" for number in range(100) if java_hash(f"{name}-{number}") % COORDINATORS == coordinator)
 
 
@@ -65,7 +65,7 @@ class Groups:
         return None
 
     async def commit(self, group: str, offset: int) -> bool:
-        """Try once; whether it was acknowledged."""
+        """Try once; returns whether it was acknowledged."""
         coordinator = await self.coordinator_of(group)
         if coordinator not in self.cluster.awake:
             return False
@@ -80,7 +80,7 @@ class Groups:
         return True
 
     async def go_on(self) -> None:
-        """Append some records and commit, as far as the brokers let it; what fails is tried again the next time."""
+        """Append some records and commit, as far as the brokers accept it; failed requests are repeated the next time."""
         with contextlib.suppress(OSError):
             row = await self.cluster.partition(TOPIC)
             if row is not None and row.leader_id in self.cluster.awake:
@@ -93,7 +93,7 @@ class Groups:
                 await self.commit(group, max(self.end - lag, 0))
 
     async def look(self) -> int:
-        """The log start, by whoever says that it leads; it is checked."""
+        """Read the log start from the leader, and check it."""
         start = -1
         for broker_id in self.cluster.awake:
             with contextlib.suppress(OSError):
@@ -112,7 +112,7 @@ class Groups:
 
 
 async def explained(cluster: ClusterProcesses) -> dict[str, object]:
-    """What `lowtide topics explain` says."""
+    """The output of `lowtide topics explain`."""
     words = [
         sys.executable,
         "-m",
@@ -132,7 +132,7 @@ async def explained(cluster: ClusterProcesses) -> dict[str, object]:
     return row
 
 
-async def test_nothing_goes_that_the_slowest_group_has_not_consumed(tmp_path: Path) -> None:
+async def test_nothing_is_deleted_that_the_slowest_group_has_not_consumed(tmp_path: Path) -> None:
     async with ClusterProcesses(tmp_path, *SETTINGS) as cluster:
         groups = Groups(cluster)
 
@@ -141,7 +141,7 @@ async def test_nothing_goes_that_the_slowest_group_has_not_consumed(tmp_path: Pa
 
         await cluster.until(f"coordinator of {SLOW}", has_coordinator)
         coordinator = await groups.coordinator_of(SLOW)
-        # The leader of the topic has to ask another broker about the slow group.
+        # The leader of the topic must ask another broker about the slow group.
         replicas = sorted(cluster.ids, key=lambda broker_id: broker_id == coordinator)
         await cluster.create_topic(TOPIC, [replicas], configs=CONFIGS)
         for group in GROUPS:
@@ -161,7 +161,7 @@ async def test_nothing_goes_that_the_slowest_group_has_not_consumed(tmp_path: Pa
                 cluster.freeze(victim)
             else:
                 await cluster.kill(victim)
-            # Nobody commits for some passes: whoever left the slow group out would delete what the others have consumed.
+            # No group commits for some passes: without the slow group, a pass would delete what the others have consumed.
             for _ in range(SILENT_LOOKS):
                 await groups.look()
                 await asyncio.sleep(0.02)
@@ -171,7 +171,7 @@ async def test_nothing_goes_that_the_slowest_group_has_not_consumed(tmp_path: Pa
                 await groups.go_on()
                 return groups.acknowledged[SLOW] > begun
 
-            await cluster.until(f"commits of {SLOW} after a {harm} is gone", slow_goes_on)
+            await cluster.until(f"commits of {SLOW} after a {harm}", slow_goes_on)
             if harm == "frozen coordinator":
                 cluster.thaw(victim)
             else:

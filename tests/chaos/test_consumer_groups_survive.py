@@ -1,6 +1,6 @@
-"""A broker that is killed at any moment knows the members of a group that it assigns: what each was told to have, and in which epoch.
+"""A broker that is killed at any moment restores the members of a consumer group: their partitions and epochs.
 
-Members come and go while it lives. Whoever heard an answer goes on with it after the kill; whoever didn't says all of itself.
+Members join and leave while it runs. A member that received its response continues after the kill; any other sends its full state.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import contextlib
 import os
 import random
 from pathlib import Path
+
+import pytest
 
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
@@ -46,7 +48,7 @@ class Member:
         self.topic_id = b""
 
     async def beat(self, client: WireClient) -> None:
-        """Show what it has; it gives back, and takes up, at once."""
+        """Send a heartbeat with its partitions; it revokes and takes partitions at once."""
         rows = [HeartbeatTopicPartitions(topic_id=self.topic_id, partitions=sorted(self.owned))] if self.owned else []
         request = ConsumerGroupHeartbeatRequest(group_id=GROUP, member_id=self.member_id, member_epoch=self.epoch, topic_partitions=rows)
         if self.says_all:
@@ -66,7 +68,7 @@ class Member:
                 self.topic_id, self.owned = row.topic_id, set(row.partitions)
 
     async def leave(self, client: WireClient) -> None:
-        """Go, and hear that it is gone."""
+        """Leave, and wait for the response."""
         request = ConsumerGroupHeartbeatRequest(group_id=GROUP, member_id=self.member_id, member_epoch=-1)
         async with asyncio.timeout(120):
             while (answer := await client.request(request, 1)).error_code in NOT_YET:
@@ -89,7 +91,7 @@ async def beat_until_killed(broker: ServeProcess, members: list[Member]) -> None
 
 
 async def settle(broker: ServeProcess, members: list[Member]) -> None:
-    """All members do what they are told until each partition has one."""
+    """All members apply their assignments until each partition has an owner."""
     client = await broker.connect()
     async with asyncio.timeout(120):
         while not (all(member.owned for member in members) and set().union(*(member.owned for member in members)) == PARTITIONS):
@@ -108,6 +110,7 @@ async def settle(broker: ServeProcess, members: list[Member]) -> None:
     client.close()
 
 
+@pytest.mark.seeds
 async def test_members_go_on_after_sigkill(tmp_path: Path) -> None:
     rng = random.Random(SEED)
     members: list[Member] = []

@@ -1,4 +1,4 @@
-"""A broker that stops in good order: others lead before it has gone, and its lease needn't end for that."""
+"""A controlled shutdown: others become leaders before the broker ends, without waiting for the end of its lease."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from lowtide import LowtideCluster
 
 PARTITIONS = 12
 SESSION_S = 240
-"""A lease that nobody can take the wait for, however slow the machine is."""
+"""A lease that is too long for any test to wait for it."""
 
 CONFIG = {"broker.session.timeout.ms": str(SESSION_S * 1000)}
 
 
 def leaders(address: str) -> dict[int, tuple[int, list[int]]]:
-    """Leader and ISR of each partition, as one broker tells them."""
+    """Leader and ISR of each partition, according to one broker."""
     known = AdminClient({"bootstrap.servers": address, "log_level": 0}).list_topics(timeout=60)
     return {number: (each.leader, sorted(each.isrs)) for number, each in known.topics["t"].partitions.items()}
 
@@ -38,7 +38,7 @@ def test_a_stop_moves_leaderships_first_and_ends_isr_memberships() -> None:
             assert {leader for leader, _ in after.values()} == set(others)
 
 
-def test_brokers_that_all_stop_dont_wait_for_each_other() -> None:
+def test_brokers_that_all_stop_do_not_wait_for_each_other() -> None:
     cluster = LowtideCluster(brokers=3, config=CONFIG)
     with cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})

@@ -1,8 +1,10 @@
-"""What only the controller decides, asked of brokers that aren't it: three real brokers in this process."""
+"""Requests for the controller, sent to other brokers: three real brokers in this process."""
 
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +13,12 @@ from typing import Any
 import pytest
 
 from lowtide import LowtideCluster
+from lowtide.admin import BlockingAdminClient
+from lowtide.admin.quotas import QuotaEntity
+from lowtide.protocol.api_keys import API
+from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.headers import request_header
 from lowtide.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
@@ -36,7 +43,7 @@ def cluster() -> Iterator[LowtideCluster]:
 
 
 def ask(cluster: LowtideCluster, broker_id: int, request: Any, version: int | None = None) -> Any:
-    """A broker's answer, in the newest version unless another is given."""
+    """A broker's response, in the newest version unless another is given."""
 
     async def once() -> Any:
         host, _, port = cluster.address(broker_id).rpartition(":")
@@ -63,7 +70,7 @@ def partitions_of(cluster: LowtideCluster, broker_id: int, name: str) -> list[An
 def until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + DEADLINE_S
     while not condition():
-        assert time.monotonic() < deadline, f"still not so after {DEADLINE_S} s"
+        assert time.monotonic() < deadline, f"the condition does not hold after {DEADLINE_S} s"
         time.sleep(0.02)
 
 
@@ -74,8 +81,8 @@ def topic(name: str, *replicas: list[int]) -> CreateTopicsRequest:
 
 
 @pytest.mark.parametrize("version", [2, 4, 5, 7])
-def test_topics_are_made_grown_and_deleted_by_any_broker(cluster: LowtideCluster, version: int) -> None:
-    """In every form of the messages; the broker that was asked shows it when it has answered."""
+def test_topics_are_created_grown_and_deleted_by_any_broker(cluster: LowtideCluster, version: int) -> None:
+    """In every form of the messages; the broker that answers shows the result."""
     for broker_id in others_than_the_controller(cluster):
         name = f"by-{broker_id}-{version}"
         (row,) = ask(cluster, broker_id, topic(name, [1, 2, 3], [2, 3, 1]), version).topics
@@ -94,8 +101,8 @@ def test_topics_are_made_grown_and_deleted_by_any_broker(cluster: LowtideCluster
         assert partitions_of(cluster, broker_id, name) == []
 
 
-def test_topics_are_made_automatically_on_any_broker(cluster: LowtideCluster) -> None:
-    """A client that asks for metadata finds the topic when it asks again."""
+def test_topics_are_created_automatically_on_any_broker(cluster: LowtideCluster) -> None:
+    """A client that requests metadata finds the topic in its next request."""
     for broker_id in others_than_the_controller(cluster):
         request = MetadataRequest(topics=[MetadataRequestTopic(name=f"auto-{broker_id}")], allow_auto_topic_creation=True)
         assert ask(cluster, broker_id, request).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -103,7 +110,7 @@ def test_topics_are_made_automatically_on_any_broker(cluster: LowtideCluster) ->
 
 
 def test_elections(cluster: LowtideCluster) -> None:
-    """What is answered when nothing has to be done, and for what doesn't exist."""
+    """The responses when there is nothing to do, and for missing topics."""
     asked = others_than_the_controller(cluster)[0]
     assert ask(cluster, asked, topic("voting", [2, 1], [3, 2])).topics[0].error_code == ErrorCode.NONE
     wanted = [ElectLeadersTopicPartitions(topic="voting", partitions=[0, 9]), ElectLeadersTopicPartitions(topic="none", partitions=[0])]
@@ -134,7 +141,7 @@ def moving(cluster: LowtideCluster) -> dict[str, list[Any]]:
 
 
 def test_refused_reassignments(cluster: LowtideCluster) -> None:
-    """Kafka's codes, in its order."""
+    """Kafka's codes, in Kafka's order."""
     assert ask(cluster, 1, topic("stays", [1, 2])).topics[0].error_code == ErrorCode.NONE
     assert reassign(cluster, "none", [1]) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert reassign(cluster, "stays", [1], number=3) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -148,7 +155,7 @@ def test_refused_reassignments(cluster: LowtideCluster) -> None:
 
 
 def test_fewer_replicas_and_another_order_need_no_moving(cluster: LowtideCluster) -> None:
-    """The first of the new replicas is the preferred leader; it leads when it is asked to."""
+    """The first of the new replicas is the preferred leader; it leads after an election request."""
     asked = others_than_the_controller(cluster)[0]
     assert ask(cluster, asked, topic("shrinks", [1, 2, 3])).topics[0].error_code == ErrorCode.NONE
     assert reassign(cluster, "shrinks", [3, 1]) == ErrorCode.NONE
@@ -167,8 +174,8 @@ def folders(cluster: LowtideCluster, name: str) -> set[int]:
     return {broker_id for broker_id in cluster.broker_ids if (directory / f"broker-{broker_id}" / f"{name}-0").exists()}
 
 
-def test_a_partition_moves_to_another_broker_with_what_is_in_it(cluster: LowtideCluster) -> None:
-    """The new replica catches up, the old one goes, and another leads if the old one did."""
+def test_a_partition_moves_to_another_broker_with_its_records(cluster: LowtideCluster) -> None:
+    """The new replica catches up, the old one is removed, and another becomes leader if the old one was."""
     asked = others_than_the_controller(cluster)[0]
     assert ask(cluster, asked, topic("moves", [1, 2])).topics[0].error_code == ErrorCode.NONE
     assert reassign(cluster, "moves", [3, 2]) == ErrorCode.NONE
@@ -180,8 +187,8 @@ def test_a_partition_moves_to_another_broker_with_what_is_in_it(cluster: Lowtide
     until(lambda: folders(cluster, "moves") == {2, 3})
 
 
-def test_a_move_to_a_broker_that_is_away_can_be_cancelled() -> None:
-    """Meanwhile it is listed with who comes and who goes."""
+def test_a_move_to_a_broker_that_is_down_can_be_cancelled() -> None:
+    """Meanwhile it is listed with the added and removed replicas."""
     with LowtideCluster(brokers=3) as cluster:
         away = others_than_the_controller(cluster)[1]
         stays = [broker_id for broker_id in cluster.broker_ids if broker_id != away]
@@ -205,25 +212,81 @@ def reassign_from(cluster: LowtideCluster, asked: int, name: str, replicas: list
     return answer.responses[0].partitions[0].error_code
 
 
-def test_a_broker_that_was_away_removes_what_is_not_its_own_any_more() -> None:
-    """Logs of a topic that was deleted, of one made anew, of a partition that moved away: none is served, or taken for another."""
+def test_a_broker_that_was_down_removes_logs_that_are_not_its_own_any_more() -> None:
+    """Logs of a deleted topic, of a re-created one, of a partition that moved away: none is served or used for another topic."""
     with LowtideCluster(brokers=3) as cluster:
         away = others_than_the_controller(cluster)[0]
         one, other = (broker_id for broker_id in cluster.broker_ids if broker_id != away)
-        for name in ("deleted", "anew", "moved"):
+        for name in ("deleted", "re-created", "moved"):
             assert ask(cluster, one, topic(name, [one, away])).topics[0].error_code == ErrorCode.NONE
             until(lambda name=name: folders(cluster, name) == {one, away})
         cluster.stop_broker(away)
-        for name in ("deleted", "anew"):
+        for name in ("deleted", "re-created"):
             request = DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], topic_names=[], timeout_ms=20_000)
             assert ask(cluster, one, request).responses[0].error_code == ErrorCode.NONE
-        assert ask(cluster, one, topic("anew", [one, other])).topics[0].error_code == ErrorCode.NONE
+        assert ask(cluster, one, topic("re-created", [one, other])).topics[0].error_code == ErrorCode.NONE
         assert reassign_from(cluster, one, "moved", [one, other]) == ErrorCode.NONE
         until(lambda: sorted(partitions_of(cluster, one, "moved")[0].isr_nodes) == sorted([one, other]))
         assert folders(cluster, "deleted") == {away}
         cluster.start_broker(away)
         until(lambda: folders(cluster, "deleted") == set())
-        until(lambda: folders(cluster, "anew") == folders(cluster, "moved") == {one, other})
+        until(lambda: folders(cluster, "re-created") == folders(cluster, "moved") == {one, other})
         cluster.stop_broker(away)
         cluster.start_broker(away)
         assert sorted(partitions_of(cluster, away, "moved")[0].replica_nodes) == sorted([one, other])
+
+
+def test_a_quota_of_changes_is_of_the_client_whichever_broker_it_asks(cluster: LowtideCluster) -> None:
+    """The controller counts for all of them. A client that calls itself like a broker is no broker."""
+    name = "broker-1-forwarding-0"
+    with BlockingAdminClient(cluster.bootstrap) as admin:
+        admin.alter_quotas({QuotaEntity(client_id=name): {"controller_mutation_rate": 0.01}})
+        try:
+            made = [made_by(cluster, broker_id, name, f"quota-{broker_id}") for broker_id in others_than_the_controller(cluster)]
+            assert made == [0, ErrorCode.THROTTLING_QUOTA_EXCEEDED]
+            assert [made_by(cluster, broker_id, "other", f"free-{broker_id}") for broker_id in cluster.broker_ids] == [0, 0, 0]
+        finally:
+            admin.alter_quotas({QuotaEntity(client_id=name): {"controller_mutation_rate": None}})
+
+
+def test_topics_that_clients_ask_for_count_for_them_whichever_broker_they_ask(cluster: LowtideCluster) -> None:
+    with BlockingAdminClient(cluster.bootstrap) as admin:
+        admin.alter_quotas({QuotaEntity(client_id="asks"): {"controller_mutation_rate": 0.01}})
+        try:
+            first, second = others_than_the_controller(cluster)
+            until(lambda: asked_by(cluster, first, "asks", "asked-for-1") == 0)
+            assert [asked_by(cluster, each, "asks", "asked-for-2") for each in (first, second)] == [
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            ] * 2
+            until(lambda: asked_by(cluster, second, "other", "asked-for-3") == 0)
+            assert "asked-for-2" not in admin.list_topics()
+        finally:
+            admin.alter_quotas({QuotaEntity(client_id="asks"): {"controller_mutation_rate": None}})
+
+
+def made_by(cluster: LowtideCluster, broker_id: int, client_id: str, topic: str) -> int:
+    """The error code of a topic's creation by a client of that name."""
+    wanted = CreatableTopic(name=topic, num_partitions=1, replication_factor=1, assignments=[], configs=[])
+    request = CreateTopicsRequest(topics=[wanted], timeout_ms=20_000, validate_only=False)
+    return int(answer_of(cluster, broker_id, client_id, request, 7).topics[0].error_code)
+
+
+def asked_by(cluster: LowtideCluster, broker_id: int, client_id: str, topic: str) -> int:
+    """The error code of a topic in Metadata, which creates it."""
+    return int(
+        answer_of(cluster, broker_id, client_id, MetadataRequest(topics=[MetadataRequestTopic(name=topic)]), 12).topics[0].error_code
+    )
+
+
+def answer_of(cluster: LowtideCluster, broker_id: int, client_id: str, request: Any, version: int) -> Any:
+    """The answer to a request of a client of that name, in a version with flexible headers."""
+    (key,) = [each for each in API if API[each].request is type(request)]
+    frame = request_header(key, version, 1, client_id) + codec_for(type(request), version).encode(request)
+    host, _, port = cluster.address(broker_id).rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        connection.sendall(struct.pack(">i", len(frame)) + frame)
+        answer = connection.makefile("rb")
+        (size,) = struct.unpack(">i", answer.read(4))
+        body = answer.read(size)
+    codec: Any = codec_for(API[key].response, version)
+    return codec.decode(memoryview(body), 5, size)

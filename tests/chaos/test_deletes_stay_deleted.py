@@ -1,7 +1,7 @@
-"""Each way in which an acknowledged delete has been seen to come back on other brokers, or to be answered wrongly, over real processes.
+"""Known ways in which other brokers undo an acknowledged delete, or answer it wrongly, with real processes.
 
 Ten records, a delete to 5, and then: crashes right after the answer, replicas that return with an older log start and are elected, and
-whoever reads from them meanwhile.
+clients that read from them meanwhile.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 TOPIC = "trimmed"
 VALUES = [b"value %d" % number for number in range(10)]
 X = 5
-"""Deleted below it, kept from it on."""
+"""Records below it are deleted, the others are kept."""
 
 SLOW_S = 120.0
-"""What a busy machine may take on top."""
+"""The additional time for a busy machine."""
 
 SHORT_SEGMENTS = {"internal.segment.bytes": "200", "index.interval.bytes": "100", "file.delete.delay.ms": "0"}
 
 
 async def fill(cluster: ClusterProcesses, leader: int, *, at_once: int = 1) -> None:
-    """All values, in batches."""
+    """Produce all values, in batches."""
     for start in range(0, len(VALUES), at_once):
         row = await cluster.produce(leader, TOPIC, VALUES[start : start + at_once])
         assert (row.error_code, row.base_offset) == (ErrorCode.NONE, start)
@@ -48,14 +48,14 @@ async def delete(cluster: ClusterProcesses, leader: int) -> None:
 
 
 async def assert_deleted_on(cluster: ClusterProcesses, broker_id: int, *, end: int = len(VALUES)) -> None:
-    """The broker shows nothing below X and everything from it on. Waits while it doesn't serve."""
+    """Check that the broker shows no record below X and all others. Waits while it does not serve."""
 
     async def serves() -> bool:
         below, nothing = await cluster.fetch(broker_id, TOPIC, 0)
         assert not nothing, f"broker {broker_id} serves {nothing}, which was deleted"
         assert below.error_code != ErrorCode.NONE
         found: dict[int, bytes] = {}
-        while max(found, default=X - 1) + 1 < end:  # an answer may end with a segment
+        while max(found, default=X - 1) + 1 < end:  # a response may end with a segment
             row, records = await cluster.fetch(broker_id, TOPIC, max(found, default=X - 1) + 1)
             if row.error_code != ErrorCode.NONE or not records:
                 return False
@@ -68,7 +68,7 @@ async def assert_deleted_on(cluster: ClusterProcesses, broker_id: int, *, end: i
 
 
 async def assert_deleted_everywhere(cluster: ClusterProcesses) -> None:
-    """Whoever leads, and whoever is asked: each replica leads once, if its turn can be brought about by killing the others' leadership."""
+    """Check all brokers under each leader: each replica leads once, if killing the other leaders makes it leader."""
     row = await cluster.until_in_sync(TOPIC)
     for broker_id in row.replica_nodes:
         await assert_deleted_on(cluster, broker_id)
@@ -78,14 +78,14 @@ async def assert_deleted_everywhere(cluster: ClusterProcesses) -> None:
 
 
 async def lead_by_dying(cluster: ClusterProcesses, *others: int) -> int:
-    """Kill brokers so that another leads; returns which one, when it does."""
+    """Kill brokers so that another leads; returns the new leader."""
     await cluster.kill(*others)
     row = await cluster.until_partition(TOPIC, lambda row: row.leader_id not in (*others, -1))
     return int(row.leader_id)
 
 
 class Spy:
-    """Asks one broker directly for the first record, again and again, and keeps what it serves."""
+    """Requests the first record from one broker repeatedly, and records its answers."""
 
     def __init__(self, cluster: ClusterProcesses, broker_id: int) -> None:
         self._cluster, self._broker_id = cluster, broker_id
@@ -124,7 +124,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[ClusterProcesses]:
 
 
 async def test_crash_of_all_replicas_right_after_the_acknowledgement(cluster: ClusterProcesses) -> None:
-    """The straddling segment is still there on every disk, and what was deleted of it stays deleted."""
+    """The straddling segment is still there on every disk, and its deleted records stay deleted."""
     await cluster.create_topic(TOPIC, [[1, 2, 3]])
     await fill(cluster, 1, at_once=10)
     await delete(cluster, 1)
@@ -134,7 +134,7 @@ async def test_crash_of_all_replicas_right_after_the_acknowledgement(cluster: Cl
 
 
 async def test_crash_of_all_replicas_with_whole_segments_gone(cluster: ClusterProcesses) -> None:
-    """Segments below go, the straddling one stays: the log starts at the delete, neither before nor behind it."""
+    """Segments below are removed, the straddling one stays: the log starts at the delete, neither before nor behind it."""
     await cluster.create_topic(TOPIC, [[1, 2, 3]], configs=SHORT_SEGMENTS)
     await fill(cluster, 1, at_once=2)
     await delete(cluster, 1)
@@ -150,7 +150,7 @@ async def test_crash_of_all_replicas_with_whole_segments_gone(cluster: ClusterPr
 
 
 async def test_crash_of_the_leader_alone_right_after_the_acknowledgement(cluster: ClusterProcesses) -> None:
-    """The next leader has the delete; the old one, back with its log, learns nothing else from it."""
+    """The next leader has the delete; the old one, back with its log, gets the same log start from it."""
     await cluster.create_topic(TOPIC, [[1, 2, 3]])
     await fill(cluster, 1)
     await delete(cluster, 1)
@@ -177,7 +177,7 @@ async def linked(tmp_path: Path) -> AsyncIterator[ClusterProcesses]:
 
 
 async def missed_by_3(cluster: ClusterProcesses) -> None:
-    """Broker 3 was stopped in order, the delete was acknowledged without it."""
+    """Broker 3 was stopped cleanly, the delete was acknowledged without it."""
     await cluster.create_topic(TOPIC, [[1, 3, 2]])
     await fill(cluster, 1)
     assert await cluster.terminate(3) == 0
@@ -186,7 +186,7 @@ async def missed_by_3(cluster: ClusterProcesses) -> None:
 
 
 async def elected_when_it_joins(cluster: ClusterProcesses) -> None:
-    """The leader dies in the moment in which the follower is seen in the ISR; the follower leads, for it is the next replica."""
+    """The leader is killed at the moment when the follower appears in the ISR; the follower leads, because it is the next replica."""
     await cluster.until_partition(TOPIC, lambda row: 3 in row.isr_nodes)
     await cluster.kill(1)
     row = await cluster.until_partition(TOPIC, lambda row: row.leader_id not in (1, -1))
@@ -197,7 +197,7 @@ async def elected_when_it_joins(cluster: ClusterProcesses) -> None:
 
 
 async def test_restarted_follower_elected_after_its_fetches_were_held(linked: ClusterProcesses) -> None:
-    """A fetch with the old log start comes late, when the broker counts as alive again: it isn't admitted by it."""
+    """A fetch with the old log start arrives late, when the broker is live again: it does not join the ISR by that fetch."""
     assert linked.links is not None
     await missed_by_3(linked)
     link = linked.links[3, 1]
@@ -214,7 +214,7 @@ async def test_restarted_follower_elected_after_its_fetches_were_held(linked: Cl
 
 
 async def test_restarted_follower_elected_after_answers_were_lost(linked: ClusterProcesses) -> None:
-    """The leader has heard its fetch, the follower has never heard the leader's log start."""
+    """The leader received its fetch, the follower never received the leader's log start."""
     assert linked.links is not None
     await missed_by_3(linked)
     link = linked.links[3, 1]
@@ -226,12 +226,12 @@ async def test_restarted_follower_elected_after_answers_were_lost(linked: Cluste
         assert row is not None
         assert 3 not in row.isr_nodes
         link.mend()
-        link.cut()  # its time-out would come in thirty seconds
+        link.cut()  # its timeout would be in thirty seconds
         await elected_when_it_joins(linked)
 
 
 async def test_restarted_follower_elected_after_its_connection_was_cut(linked: ClusterProcesses) -> None:
-    """In the moment in which the answer with the log start arrives, three times."""
+    """At the moment when the response with the log start arrives, three times."""
     assert linked.links is not None
     await missed_by_3(linked)
     link = linked.links[3, 1]
@@ -246,7 +246,7 @@ async def test_restarted_follower_elected_after_its_connection_was_cut(linked: C
 
 
 async def test_a_returning_follower_asked_directly(cluster: ClusterProcesses) -> None:
-    """Frozen until it was given up, thawed after the delete: it serves nothing below it, not for a moment; and so after a restart."""
+    """Frozen until its lease ended, thawed after the delete: it never serves records below the delete, also after a restart."""
     await cluster.create_topic(TOPIC, [[1, 2, 3]])
     await fill(cluster, 1)
     cluster.freeze(3)
@@ -264,7 +264,7 @@ async def test_a_returning_follower_asked_directly(cluster: ClusterProcesses) ->
 
 
 async def test_one_follower_frozen(cluster: ClusterProcesses) -> None:
-    """What a delete answers meanwhile, and that it is answered when the follower is given up, also on an idle partition."""
+    """The response of a delete meanwhile, and its response when the follower is fenced, also on an idle partition."""
     await cluster.create_topic(TOPIC, [[1, 2, 3]])
     await fill(cluster, 1)
     cluster.freeze(3)
@@ -274,16 +274,16 @@ async def test_one_follower_frozen(cluster: ClusterProcesses) -> None:
         row = await cluster.delete(1, TOPIC, offset, timeout_ms=timeout_ms)
         assert row.error_code == ErrorCode.REQUEST_TIMED_OUT
         assert timeout_ms / 1000 <= time.monotonic() - begun
-        assert (row.low_watermark, row.leader_log_start_offset) == (0, offset), "both as they are now"
+        assert (row.low_watermark, row.leader_log_start_offset) == (0, offset), "both have their current values"
     row = await cluster.delete(1, TOPIC, X, timeout_ms=240_000)
     assert (row.error_code, row.low_watermark) == (ErrorCode.NONE, X)
-    assert time.monotonic() - frozen < SESSION_TIMEOUT_S + SLOW_S, "it ends with the follower's lease, not with its own time"
+    assert time.monotonic() - frozen < SESSION_TIMEOUT_S + SLOW_S, "it ends with the follower's lease, not with its own timeout"
     cluster.thaw(3)
     await assert_deleted_everywhere(cluster)
 
 
 async def test_a_timed_out_delete_that_is_repeated_parks_again(linked: ClusterProcesses) -> None:
-    """The leader's log start is there already; that says nothing about a follower that is still silent."""
+    """The leader's log start has moved already; that proves nothing about a follower that is still silent."""
     assert linked.links is not None
     await linked.create_topic(TOPIC, [[1, 2, 3]])
     await fill(linked, 1)
@@ -296,7 +296,7 @@ async def test_a_timed_out_delete_that_is_repeated_parks_again(linked: ClusterPr
     await assert_deleted_everywhere(linked)
 
 
-async def test_an_ordinary_delete_after_one_of_the_leader_only_waits_for_the_followers(linked: ClusterProcesses) -> None:
+async def test_an_ordinary_delete_after_a_leader_only_delete_waits_for_the_followers(linked: ClusterProcesses) -> None:
     """LeaderOnly to x answers at once; an ordinary delete to y <= x then parks until the followers have it."""
     assert linked.links is not None
     await linked.create_topic(TOPIC, [[1, 2, 3]])
@@ -311,7 +311,7 @@ async def test_an_ordinary_delete_after_one_of_the_leader_only_waits_for_the_fol
     await assert_deleted_everywhere(linked)
 
 
-async def test_a_silent_follower_delays_its_partition_and_spoils_no_other(linked: ClusterProcesses) -> None:
+async def test_a_silent_follower_delays_its_partition_and_no_other(linked: ClusterProcesses) -> None:
     """Of two topics in one request one has no replica on the silent broker: it succeeds, and waits with the other."""
     assert linked.links is not None
     other = "elsewhere"

@@ -1,4 +1,4 @@
-"""An etcd that doesn't let everybody in: users and passwords, tokens that end, certificates; and several clusters on one etcd."""
+"""An etcd with access control: users and passwords, tokens that expire, certificates; and several clusters on one etcd."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ import pytest
 from lowtide.metadata.etcd_address import EtcdAccess
 from lowtide.metadata.store import AccessDeniedError, LeaseGoneError, Put, UnavailableError
 from lowtide.testing.etcd import EtcdProcess, missing
-from lowtide.testing.free_ports import free_ports
 
 from .serving import ServeProcess, run_to_end, serve_command
 
@@ -44,7 +43,7 @@ def text(value: bytes) -> str:
 
 @pytest.fixture
 def guarded(tmp_path: Path) -> Iterator[EtcdProcess]:
-    """An etcd where ann may do everything under the prefix, and nobody else anything. Tokens end after a second without use."""
+    """An etcd where only ann has access, under the prefix. Tokens expire after a second without use."""
     with EtcdProcess(tmp_path / "etcd", "--auth-token-ttl", "1", "--bcrypt-cost", "4") as etcd:
         ask(etcd, "auth/role/add", name="root")
         ask(etcd, "auth/user/add", name="root", password="root")
@@ -59,7 +58,7 @@ def guarded(tmp_path: Path) -> Iterator[EtcdProcess]:
 
 
 @pytest.mark.parametrize("access", [EtcdAccess(), EtcdAccess(user="ann", password="guessed"), EtcdAccess(user="bob", password="x")])
-async def test_who_is_not_known_is_told_so_at_once(guarded: EtcdProcess, access: EtcdAccess) -> None:
+async def test_an_unknown_user_is_refused_at_once(guarded: EtcdProcess, access: EtcdAccess) -> None:
     async with asyncio.timeout(LIMIT_S):
         with pytest.raises(AccessDeniedError, match="user name is empty|authentication failed") as refusal:
             await etcd_store.EtcdStore.open([guarded.endpoint], access=access, prefix=PREFIX)
@@ -67,14 +66,14 @@ async def test_who_is_not_known_is_told_so_at_once(guarded: EtcdProcess, access:
 
 
 async def test_a_user_works_under_its_prefix_and_over_the_end_of_its_token(guarded: EtcdProcess) -> None:
-    """Calls, leases and watches: what a token's end interrupts is done again with a new one, and a watch misses nothing."""
+    """Calls, leases and watches: requests that an expired token interrupts are repeated with a new one, and a watch misses nothing."""
     store = await etcd_store.EtcdStore.open([guarded.endpoint], access=ANN, prefix=PREFIX)
     first = await store.transact([], [Put(PREFIX + b"0", b"")])
     batches = store.watch(PREFIX, first.revision)
     assert (await anext(batches)).revision == first.revision
     lease = await store.lease_grant(30_000)
     for number in range(1, 3):
-        await asyncio.sleep(2.5)  # The token has ended: etcd looks once in a while.
+        await asyncio.sleep(2.5)  # The token has expired: etcd checks from time to time.
         written = await store.transact([], [Put(PREFIX + b"%d" % number, b"", lease)])
         assert (await anext(batches)).revision == written.revision
         await store.lease_keep_alive(lease)
@@ -90,7 +89,7 @@ async def test_a_user_works_under_its_prefix_and_over_the_end_of_its_token(guard
 
 
 async def renews(renewer: Any, lease: int, *, tries: int = 3) -> bool:
-    """Whether a keeper's way to etcd renews the lease; it may fail before, as when its token has ended."""
+    """Whether a keeper's connection renews the lease; earlier attempts may fail, such as with an expired token."""
     for _ in range(tries):
         with suppress(UnavailableError):
             await asyncio.to_thread(renewer.renew, lease)
@@ -99,7 +98,7 @@ async def renews(renewer: Any, lease: int, *, tries: int = 3) -> bool:
 
 
 async def test_a_keeper_renews_leases_with_the_same_access(guarded: EtcdProcess) -> None:
-    """Over another connection, with a token of its own, which ends; past endpoints where nobody listens."""
+    """Over another connection, with its own token, which expires; after endpoints without a listener."""
     store = await etcd_store.EtcdStore.open([guarded.endpoint], access=ANN, prefix=PREFIX)
     lease = await store.lease_grant(3000)
     await store.transact([], [Put(PREFIX + b"k", b"", lease)])
@@ -107,7 +106,7 @@ async def test_a_keeper_renews_leases_with_the_same_access(guarded: EtcdProcess)
     for _ in range(4):
         assert await renews(renewer, lease)
         await asyncio.sleep(1.5)
-    assert await store.get(PREFIX + b"k") is not None, "it lived for twice its time"
+    assert await store.get(PREFIX + b"k") is not None, "it lasted for twice its time"
     await store.lease_revoke(lease)
     with pytest.raises(LeaseGoneError):
         await renews(renewer, lease)
@@ -118,7 +117,7 @@ async def test_a_keeper_renews_leases_with_the_same_access(guarded: EtcdProcess)
 
 
 async def test_a_restarted_etcd_has_forgotten_tokens(guarded: EtcdProcess) -> None:
-    """A new one is asked for, without anybody noticing."""
+    """A new token is requested, without an effect on callers."""
     store = await etcd_store.EtcdStore.open([guarded.endpoint], access=ANN, prefix=PREFIX)
     await store.transact([], [Put(PREFIX + b"k", b"1")])
     await asyncio.to_thread(guarded.kill)
@@ -135,8 +134,8 @@ async def test_a_restarted_etcd_has_forgotten_tokens(guarded: EtcdProcess) -> No
     await store.close()
 
 
-async def test_users_may_be_asked_for_while_brokers_run(tmp_path: Path) -> None:
-    """A user is given to a broker first, and etcd asks for it later."""
+async def test_authentication_can_be_enabled_while_brokers_run(tmp_path: Path) -> None:
+    """A broker is configured with a user first, and etcd requires it later."""
     with EtcdProcess(tmp_path / "etcd", "--bcrypt-cost", "4") as etcd:
         store = await etcd_store.EtcdStore.open([etcd.endpoint], access=ANN, prefix=PREFIX)
         await store.transact([], [Put(PREFIX + b"k", b"1")])
@@ -153,7 +152,7 @@ async def test_users_may_be_asked_for_while_brokers_run(tmp_path: Path) -> None:
 
 
 class Certificates:
-    """An authority, and what it has signed for a server on loopback and for a client."""
+    """A certificate authority, with certificates for a server on loopback and for a client."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -179,27 +178,18 @@ class Certificates:
 
 @pytest.fixture
 def sealed(tmp_path: Path) -> Iterator[tuple[str, Certificates]]:
-    """An etcd that speaks TLS, and asks for a certificate; its endpoint."""
+    """An etcd with TLS that requires a client certificate; its endpoint."""
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed")
     certificates = Certificates(tmp_path / "pki")
-    (port,) = free_ports(1)
-    plain = EtcdProcess(tmp_path / "etcd")
-    endpoint = f"127.0.0.1:{port}"
-    urls = f"http://{plain.endpoint},https://{endpoint}"
-    files = [
-        option
-        for name in ("cert", "key")
-        for option in (f"--{name}-file", certificates.path(f"server.{'pem' if name == 'cert' else 'key'}"))
-    ]
-    settings = ("--listen-client-urls", urls, "--advertise-client-urls", urls, *files)
-    plain._settings = (*settings, "--client-cert-auth", "--trusted-ca-file", certificates.path("ca.pem"))
-    with plain:
-        yield endpoint, certificates
+    files = ("--cert-file", certificates.path("server.pem"), "--key-file", certificates.path("server.key"))
+    asks = ("--client-cert-auth", "--trusted-ca-file", certificates.path("ca.pem"))
+    with EtcdProcess(tmp_path / "etcd", tls=(*files, *asks)) as etcd:
+        yield etcd.secured_endpoint, certificates
 
 
 async def test_certificates_on_both_sides(sealed: tuple[str, Certificates]) -> None:
-    """Who has one is let in; who has none, or doesn't trust the etcd's, isn't."""
+    """A client with a certificate is accepted; one without, or one that does not trust etcd's, is not."""
     endpoint, certificates = sealed
     store = await etcd_store.EtcdStore.open([endpoint], access=certificates.access(), prefix=PREFIX)
     written = await store.transact([], [Put(PREFIX + b"k", b"1")])
@@ -216,15 +206,13 @@ async def test_certificates_on_both_sides(sealed: tuple[str, Certificates]) -> N
 
 
 async def test_a_broker_speaks_tls_and_keeps_to_its_prefix(tmp_path: Path, sealed: tuple[str, Certificates]) -> None:
-    """By its options; a second cluster on the same etcd has another prefix, and neither knows of the other."""
+    """By its options; a second cluster on the same etcd has another prefix, and neither affects the other."""
     endpoint, certificates = sealed
     options = ["--metadata-ca", certificates.path("ca.pem"), "--metadata-cert", certificates.path("client.pem")]
     options += ["--metadata-key", certificates.path("client.key")]
     for cluster in ("east", "west"):
         address = f"etcd://{endpoint}/{cluster}"
-        broker = ServeProcess(tmp_path / cluster, metadata=address)
-        broker._command += options
-        async with broker:
+        async with ServeProcess(tmp_path / cluster, metadata=address, options=options) as broker:
             assert await broker.terminate() == 0
     store = await etcd_store.EtcdStore.open([endpoint], access=certificates.access())
     pairs, _ = await store.range(b"")

@@ -1,11 +1,10 @@
-"""A broker whose metadata are in etcd, as a process, with an etcd that is killed, frozen, away for long, or of somebody else."""
+"""A broker process with its metadata in etcd, and an etcd that is killed, frozen, down for long, or of another cluster."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import random
-import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchT
 from lowtide.protocol.messages.metadata import MetadataRequest
 from lowtide.simulation.client import WireClient
 from lowtide.simulation.load import PartitionLoad
+from lowtide.testing import freezing
 from lowtide.testing.etcd import EtcdProcess, missing
 
 from .serving import ServeProcess, run_to_end, serve_command
@@ -30,13 +30,13 @@ SEED = int(os.environ.get("SEED", "7"))
 
 LIMIT_S = 120.0
 TIME_TO_LIVE_S = 4.0
-"""How long etcd waits for a sign of a broker: `broker.session.timeout.ms`."""
+"""How long etcd waits for a renewal by a broker: `broker.session.timeout.ms`."""
 
 LONG_S = 240
-"""A lease that nobody can take the wait for, however slow the machine is."""
+"""A lease that is too long for any test to wait for it."""
 
 UNFENCED_S = 1.0
-"""A broker acts at least for so long after etcd was last there: 0.8 of that time, less some pauses between two signs."""
+"""A broker acts at least this long after etcd last answered: 0.8 of that time, less some intervals between two renewals."""
 
 METADATA_VERSION, CREATE_TOPICS_VERSION, FETCH_VERSION = 12, 7, 12
 
@@ -48,7 +48,7 @@ def etcd(tmp_path: Path) -> Iterator[EtcdProcess]:
 
 
 class Scene:
-    """One broker over all its lives, its etcd, and a client with a history."""
+    """One broker over all its restarts, its etcd, and a client with a history."""
 
     def __init__(self, tmp_path: Path, etcd: EtcdProcess, *settings: str) -> None:
         self.etcd = etcd
@@ -66,13 +66,13 @@ class Scene:
         return await self.broker.connect()
 
     async def events(self, name: str) -> None:
-        """Wait until the broker's log has an event whose text begins so."""
+        """Wait until the broker's log has an event whose text starts with `name`."""
         async with asyncio.timeout(LIMIT_S):
             while not any(line["event"].startswith(name) for line in self.broker.lines):
                 await asyncio.sleep(0.02)
 
     async def acts(self, client: WireClient) -> bool:
-        """Produce; whether that was acknowledged. Another answer than NOT_LEADER_OR_FOLLOWER or an acknowledgement fails the test."""
+        """Produce; returns whether that was acknowledged. Any answer but NOT_LEADER_OR_FOLLOWER or an acknowledgement fails the test."""
         before = self.load.counts["produced"]
         await self.load.produce(client, 1)
         return self.load.counts["produced"] > before
@@ -83,7 +83,7 @@ class Scene:
                 await asyncio.sleep(0.05)
 
     async def create_topic(self, client: WireClient) -> None:
-        """Make it, and fill it a little."""
+        """Create the topic, with some records."""
         await self.load.create_topic(client, {})
         await self.until_it_acts(client)
         for _ in range(10):
@@ -103,14 +103,14 @@ async def create_error(client: WireClient, name: str) -> int:
 
 
 def parked_fetch(client: WireClient, offset: int) -> asyncio.Future[object]:
-    """A fetch that waits for more than will come."""
+    """A fetch that waits for more bytes than will arrive."""
     row = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
     topic = FetchTopic(topic=TOPIC, partitions=[row])
     return client.send(FetchRequest(max_wait_ms=60_000, min_bytes=1 << 19, max_bytes=1 << 20, topics=[topic]), FETCH_VERSION)
 
 
-async def test_metadata_are_in_etcd_and_outlive_the_broker(tmp_path: Path, etcd: EtcdProcess) -> None:
-    """Stopped or killed, the broker finds its topics there again; after a kill it doesn't wait for its own lease."""
+async def test_metadata_are_in_etcd_and_survive_the_broker(tmp_path: Path, etcd: EtcdProcess) -> None:
+    """Stopped or killed, the broker finds its topics there again; after a kill it does not wait for its own lease."""
     scene = Scene(tmp_path, etcd, f"broker.session.timeout.ms={LONG_S * 1000}")
     client = await scene.start()
     try:
@@ -131,8 +131,8 @@ async def test_metadata_are_in_etcd_and_outlive_the_broker(tmp_path: Path, etcd:
         await scene.broker.kill()
 
 
-async def test_an_etcd_that_is_away_for_a_moment_costs_no_record(tmp_path: Path, etcd: EtcdProcess) -> None:
-    """Killed and started again: records are written, read and deleted all the while; only what needs the metadata has to wait."""
+async def test_an_etcd_that_is_down_for_a_moment_loses_no_record(tmp_path: Path, etcd: EtcdProcess) -> None:
+    """Killed and started again: records are written, read and deleted all the time; only requests that need the metadata wait."""
     scene = Scene(tmp_path, etcd)
     client = await scene.start()
     try:
@@ -163,8 +163,8 @@ async def test_an_etcd_that_is_away_for_a_moment_costs_no_record(tmp_path: Path,
         await scene.broker.kill()
 
 
-async def test_a_broker_that_cannot_renew_its_lease_stops_acting_and_goes_on_by_itself(tmp_path: Path, etcd: EtcdProcess) -> None:
-    """Before etcd may give it up it acknowledges nothing any more, and answers who waits; when etcd is back it leads anew."""
+async def test_a_broker_that_cannot_renew_its_lease_stops_acting_and_continues_by_itself(tmp_path: Path, etcd: EtcdProcess) -> None:
+    """Before etcd may end its lease it stops acknowledging, and answers waiting requests; when etcd returns it is elected again."""
     scene = Scene(tmp_path, etcd)
     client, waiting = await scene.start(), await scene.broker.connect()
     try:
@@ -177,11 +177,11 @@ async def test_a_broker_that_cannot_renew_its_lease_stops_acting_and_goes_on_by_
         parked = parked_fetch(waiting, bounds[1])
         asked = frozen
         while await scene.acts(client):
-            assert asked - frozen < TIME_TO_LIVE_S, "etcd may have given it up by now"
+            assert asked - frozen < TIME_TO_LIVE_S, "etcd may have ended the lease by now"
             await asyncio.sleep(0.02)
             asked = time.monotonic()
         assert time.monotonic() - frozen > UNFENCED_S
-        assert await scene.load.bounds(client) is None, "reads aren't answered either"
+        assert await scene.load.bounds(client) is None, "reads are not answered either"
         async with asyncio.timeout(LIMIT_S):
             answer = await parked
         assert answer.responses[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER  # type: ignore[attr-defined]
@@ -191,7 +191,7 @@ async def test_a_broker_that_cannot_renew_its_lease_stops_acting_and_goes_on_by_
         await scene.until_it_acts(client)
         await scene.load.read_all(client)
         (topic_id, epoch), *_ = before.values()
-        assert await metadata(client) == {TOPIC: (topic_id, epoch + 1)}, "no leadership of an earlier registration goes on"
+        assert await metadata(client) == {TOPIC: (topic_id, epoch + 1)}, "no leadership of an earlier registration continues"
         await scene.events("this broker may act as a leader")
         assert not scene.broker.faults
     finally:
@@ -199,16 +199,16 @@ async def test_a_broker_that_cannot_renew_its_lease_stops_acting_and_goes_on_by_
 
 
 async def test_a_broker_that_slept_acknowledges_nothing_before_it_is_registered_again(tmp_path: Path, etcd: EtcdProcess) -> None:
-    """What clients sent meanwhile is the first thing it does when it wakes, before it knows that it slept."""
+    """When it wakes, it first handles requests that clients sent meanwhile, before it knows that it was suspended."""
     scene = Scene(tmp_path, etcd)
     client = await scene.start()
     try:
         await scene.create_topic(client)
         before = await metadata(client)
-        os.kill(scene.broker.pid, signal.SIGSTOP)
+        freezing.freeze(scene.broker.pid)
         sending = asyncio.ensure_future(scene.acts(client))
         await asyncio.sleep(TIME_TO_LIVE_S + 1)
-        os.kill(scene.broker.pid, signal.SIGCONT)
+        freezing.thaw(scene.broker.pid)
         assert not await sending
         await scene.until_it_acts(client)
         await scene.load.read_all(client)
@@ -219,8 +219,8 @@ async def test_a_broker_that_slept_acknowledges_nothing_before_it_is_registered_
         await scene.broker.kill()
 
 
-async def test_no_log_directory_is_better_than_the_others(tmp_path: Path, etcd: EtcdProcess) -> None:
-    """Without metadata in it the first one may fail too: at a start, and while the broker runs."""
+async def test_no_log_directory_is_special(tmp_path: Path, etcd: EtcdProcess) -> None:
+    """Without metadata in it the first directory may fail too: at a start, and while the broker runs."""
     first, second = tmp_path / "first", tmp_path / "second"
     first.write_text("not a directory")
     scene = Scene(tmp_path, etcd)
@@ -240,7 +240,7 @@ async def test_no_log_directory_is_better_than_the_others(tmp_path: Path, etcd: 
 
 
 async def test_a_broker_with_anothers_id_or_anothers_metadata_is_refused(tmp_path: Path, etcd: EtcdProcess) -> None:
-    """With a sentence, and who has the id doesn't notice. An etcd that doesn't know used directories is refused too."""
+    """It gets a message, and the broker with the id is not affected. An etcd without the topics of the directories is refused too."""
     scene = Scene(tmp_path, etcd)
     client = await scene.start()
     try:
@@ -264,7 +264,7 @@ async def test_a_broker_with_anothers_id_or_anothers_metadata_is_refused(tmp_pat
 
 
 async def test_broker_and_etcd_are_killed_again_and_again(tmp_path: Path, etcd: EtcdProcess) -> None:
-    """Each at random moments under clients at work: nothing acknowledged is lost, nothing deleted comes back, topics keep their ids."""
+    """Each at random moments under clients at work: no acknowledged record is lost, no deleted one returns, topics keep their ids."""
     scene, moments = Scene(tmp_path, etcd), random.Random(SEED)
     client = await scene.start()
     try:

@@ -1,4 +1,8 @@
-"""Brokers' sessions, with the times that they have by default, on an etcd of three members that are killed and stopped."""
+"""Brokers' sessions on an etcd of three members that are killed and stopped.
+
+Their leases last ten times as long as by default: a busy machine may then take seconds over what takes milliseconds. What is counted are
+renewals; tests/unit/metadata has the times by default, on a virtual clock.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from lowtide.metadata.changes import ChangePlan, Step
 from lowtide.metadata.errors import SessionError
 from lowtide.metadata.records import Listener
 from lowtide.metadata.registration import BrokerRegistration
-from lowtide.metadata.session import MetadataSession, SessionSettings
+from lowtide.metadata.session import MetadataSession, SessionPorts, SessionSettings
 from lowtide.metadata.store import MetadataStoreError, Put
 from lowtide.runtime.clock import SystemClock
 from lowtide.runtime.tasks import TaskRegistry
@@ -25,10 +29,14 @@ etcd_store = pytest.importorskip("lowtide.metadata.etcd", exc_type=ImportError)
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
 REGISTRATION = BrokerRegistration((Listener("PLAINTEXT", "127.0.0.1", 9092),))
-SETTINGS = SessionSettings(image_age_ms=24_000)
+SETTINGS = SessionSettings(time_to_live_ms=40_000, image_age_ms=240_000)
+SHORT = SessionSettings(image_age_ms=24_000)
+"""For sessions that are to end."""
+
 LIMIT_S = 120.0
-GIVEN_UP_S = 3.5
-"""A session that renews nothing is fenced before: it acts for 0.8 of its four seconds."""
+RENEWALS = 3
+STILL_S = 1.0
+"""How long a slow etcd answers nothing."""
 
 
 class Scene:
@@ -41,12 +49,14 @@ class Scene:
         self.sessions: list[MetadataSession] = []
         self.stores: list[object] = []
 
-    async def join(self, broker_id: int, first_member: int) -> MetadataSession:
+    async def join(self, broker_id: int, first_member: int, settings: SessionSettings = SETTINGS) -> MetadataSession:
         """A session whose first endpoint is that of this member."""
         endpoints = [*self.cluster.endpoints[first_member:], *self.cluster.endpoints[:first_member]]
         store = await etcd_store.EtcdStore.open(endpoints)
         session = MetadataSession(
-            store=store, clock=SystemClock(), tasks=self.tasks, random=random.Random(broker_id), broker_id=broker_id, settings=SETTINGS
+            SessionPorts(store=store, clock=SystemClock(), tasks=self.tasks, random=random.Random(broker_id)),
+            broker_id=broker_id,
+            settings=settings,
         )
         self.stores.append(store)
         self.sessions.append(session)
@@ -58,15 +68,16 @@ class Scene:
             while not condition():
                 await asyncio.sleep(0.01)
 
-    async def fenced_within(self, session: MetadataSession, seconds: float) -> bool:
-        """Whether the session was fenced at any moment of this time."""
-        loop = asyncio.get_running_loop()
-        until = loop.time() + seconds
-        while loop.time() < until:
-            if session.is_fenced:
-                return True
-            await asyncio.sleep(0.01)
-        return False
+    async def renewed(self, session: MetadataSession) -> bool:
+        """Return when the session's lease was renewed a few times more: whether it was fenced at any moment until then."""
+        was_fenced, count, until_ms = False, 0, session.fenced_from_ms
+        async with asyncio.timeout(LIMIT_S):
+            while count < RENEWALS:
+                was_fenced |= session.is_fenced
+                if session.fenced_from_ms > until_ms:
+                    count, until_ms = count + 1, session.fenced_from_ms
+                await asyncio.sleep(0.01)
+        return was_fenced
 
 
 @asynccontextmanager
@@ -91,7 +102,7 @@ def put(value: bytes) -> ChangePlan:
 
 
 async def written(session: MetadataSession, value: bytes) -> int:
-    """Write it, as often as the store has to be asked."""
+    """Write it, repeating as often as needed."""
     async with asyncio.timeout(LIMIT_S):
         while True:
             try:
@@ -102,7 +113,7 @@ async def written(session: MetadataSession, value: bytes) -> int:
 
 @pytest.mark.parametrize(("how", "leads"), [("killed", True), ("stopped", True), ("stopped", False)])
 async def test_one_member_of_three_costs_no_registration(tmp_path: Path, how: str, leads: bool) -> None:
-    """Whichever it is: those who were connected to it go on at another, before 0.8 of their session's time is over."""
+    """Whichever it is: sessions that were connected to it go on at another, before 0.8 of their time is over."""
     async with scene(tmp_path) as play:
         members = play.cluster.members
         victim = next(number for number, member in enumerate(members) if member.leader() is leads)
@@ -112,24 +123,20 @@ async def test_one_member_of_three_costs_no_registration(tmp_path: Path, how: st
             await asyncio.to_thread(members[victim].kill)
         else:
             members[victim].freeze()
-        fenced = await asyncio.gather(play.fenced_within(there, GIVEN_UP_S), play.fenced_within(elsewhere, GIVEN_UP_S))
-        assert fenced == [False, False]
+        assert await asyncio.gather(play.renewed(there), play.renewed(elsewhere)) == [False, False]
         revision = await written(there, b"1")
         async with asyncio.timeout(LIMIT_S):
             await elsewhere.wait_for(revision)
         assert (there.broker_epoch, elsewhere.broker_epoch) == epochs
 
 
-async def test_without_a_majority_everybody_is_fenced_and_goes_on_by_itself(tmp_path: Path) -> None:
-    """Two of three are dead: nobody renews a lease, so nobody acts. What is left doesn't answer reads from what it has."""
+async def test_without_a_majority_every_broker_is_fenced_and_continues_by_itself(tmp_path: Path) -> None:
+    """Two of three are dead: no lease is renewed, so no broker acts. The remaining member does not answer reads from its own state."""
     async with scene(tmp_path) as play:
-        first, second = await play.join(1, 0), await play.join(2, 1)
+        first, second = await play.join(1, 0, SHORT), await play.join(2, 1, SHORT)
         for member in play.cluster.members[:2]:
             await asyncio.to_thread(member.kill)
-        loop = asyncio.get_running_loop()
-        begun = loop.time()
         await play.until(lambda: first.is_fenced and second.is_fenced)
-        assert loop.time() - begun < 4.0, "before the store could give them up"
         for member in play.cluster.members[:2]:
             await asyncio.to_thread(member.launch, *play.cluster.everyone)
         await play.until(lambda: not first.is_fenced and not second.is_fenced)
@@ -141,24 +148,25 @@ async def test_without_a_majority_everybody_is_fenced_and_goes_on_by_itself(tmp_
 
 
 async def test_a_slow_etcd_costs_no_registration(tmp_path: Path) -> None:
-    """A majority that stands still for a second at a time, again and again: late renewals are in time."""
+    """A majority is suspended for a second at a time, repeatedly: late renewals are in time."""
     async with scene(tmp_path) as play:
         session = await play.join(1, 0)
         epoch = session.broker_epoch
         for _ in range(2):
             for member in play.cluster.members[1:]:
                 member.freeze()
-            assert not await play.fenced_within(session, 1.0)
+            await asyncio.sleep(STILL_S)
+            assert not session.is_fenced
             for member in play.cluster.members[1:]:
                 member.thaw()
-            assert not await play.fenced_within(session, 1.0)
+            assert not await play.renewed(session)
         assert session.broker_epoch == epoch
 
 
-async def test_what_was_compacted_while_a_session_was_cut_off_is_read_anew(tmp_path: Path) -> None:
-    """The watch can't go on where it was; the image doesn't go back, and shows what is."""
+async def test_what_was_compacted_while_a_session_was_cut_off_is_read_again(tmp_path: Path) -> None:
+    """The watch cannot continue; the image does not go back, and has the current state."""
     async with scene(tmp_path) as play:
-        first, second = await play.join(1, 0), await play.join(2, 1)
+        first, second = await play.join(1, 0, SHORT), await play.join(2, 1, SHORT)
         shown: list[int] = []
         first.on_image(lambda _old, new, _delta: shown.append(new.revision))
         for member in play.cluster.members[:2]:

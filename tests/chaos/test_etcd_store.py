@@ -17,7 +17,7 @@ from lowtide.metadata.errors import InconsistentClusterError
 from lowtide.metadata.image import MetadataImage
 from lowtide.metadata.records import Listener
 from lowtide.metadata.registration import BrokerRegistration
-from lowtide.metadata.session import MetadataSession, SessionSettings
+from lowtide.metadata.session import MetadataSession, SessionPorts, SessionSettings
 from lowtide.metadata.store import (
     AmbiguousError,
     Batch,
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 LIMIT_S = 120.0
 SLOW_S = 60.0
 LONG_LEASE_MS = 6_000
-"""What a busy machine may take on top."""
+"""The additional time for a busy machine."""
 
 KILLS = 4
 WRITERS = 3
@@ -67,7 +67,7 @@ async def until_available(store: MetadataStore) -> KeyValue | None:
 
 
 class Watcher:
-    """Follows a prefix as a session does: from the revision after the last, again and again."""
+    """Follows a prefix as a session does: repeatedly from the revision after the last."""
 
     def __init__(self, store: MetadataStore, prefix: bytes, start: int) -> None:
         self.batches: list[Batch] = []
@@ -104,7 +104,7 @@ class Watcher:
 
 
 async def test_a_restart_is_survived_by_watch_and_lease(etcd: EtcdProcess) -> None:
-    """Stopped and started again, etcd goes on where it was: the same lease, and a watch without a gap or a repetition."""
+    """Stopped and started again, etcd continues where it was: the same lease, and a watch without a gap or a repetition."""
     store = await EtcdStore.open([etcd.endpoint])
     lease = await store.lease_grant(3000)
     first = (await store.transact([], [Put(b"/w/0", b"", lease)])).revision
@@ -124,7 +124,7 @@ async def test_a_restart_is_survived_by_watch_and_lease(etcd: EtcdProcess) -> No
 
 
 async def increment(store: MetadataStore, key: bytes, until: asyncio.Event) -> tuple[int, int]:
-    """Count in one key until told to stop. Returns how often it was acknowledged, and how often nobody knows."""
+    """Count in one key until stopped. Returns the number of acknowledged and of ambiguous writes."""
     acknowledged = unknown = 0
     while not until.is_set():
         try:
@@ -140,7 +140,7 @@ async def increment(store: MetadataStore, key: bytes, until: asyncio.Event) -> t
 
 
 async def test_nothing_acknowledged_is_lost_when_etcd_is_killed(etcd: EtcdProcess) -> None:
-    """SIGKILL under writers that each count in a key of their own: what was acknowledged is there, once, and the watch saw all of it."""
+    """SIGKILL under writers that each count in their own key: acknowledged writes are there, once, and the watch delivered all of them."""
     store = await EtcdStore.open([etcd.endpoint])
     start = (await store.range(b""))[1] + 1
     watcher, stop = Watcher(store, b"/n/", start), asyncio.Event()
@@ -167,7 +167,7 @@ async def test_nothing_acknowledged_is_lost_when_etcd_is_killed(etcd: EtcdProces
 
 
 async def test_an_etcd_that_is_silent_makes_no_call_wait_for_long(etcd: EtcdProcess) -> None:
-    """SIGSTOP: a read is unavailable and a write ambiguous, in bounded time; when it goes on, the write may have been made."""
+    """SIGSTOP: a read is unavailable and a write ambiguous, in bounded time; after SIGCONT, the write may have been applied."""
     store = await EtcdStore.open([etcd.endpoint])
     lease = await store.lease_grant(60_000)
     first = await put(store, b"/w/0")
@@ -193,7 +193,7 @@ async def test_an_etcd_that_is_silent_makes_no_call_wait_for_long(etcd: EtcdProc
     await until_available(store)
     pair = await store.get(b"/w/k")
     assert pair is None or pair.value == b"1"
-    assert await store.get(b"/w/l") is None, "what was not sent is not made later either"
+    assert await store.get(b"/w/l") is None, "a write that was not sent is not applied later either"
     await store.lease_keep_alive(lease)
     last = await put(store, b"/w/m")
     await watcher.until(last)
@@ -203,7 +203,7 @@ async def test_an_etcd_that_is_silent_makes_no_call_wait_for_long(etcd: EtcdProc
 
 
 async def test_compaction_does_not_disturb_a_watch_that_keeps_up(etcd: EtcdProcess) -> None:
-    """And one that has to begin anew below the compacted revision is told, though nothing under its prefix had changed."""
+    """A watch that restarts below the compacted revision gets an error, though nothing under its prefix changed."""
     store = await EtcdStore.open([etcd.endpoint])
     first = await put(store, b"/w/0")
     watcher = Watcher(store, b"/w/", first)
@@ -224,8 +224,8 @@ async def test_compaction_does_not_disturb_a_watch_that_keeps_up(etcd: EtcdProce
     await store.close()
 
 
-async def test_a_range_is_begun_anew_when_its_revision_is_compacted(etcd: EtcdProcess) -> None:
-    """All pages are of one revision, or the reader would see a state that never was."""
+async def test_a_range_is_read_again_when_its_revision_is_compacted(etcd: EtcdProcess) -> None:
+    """All pages are of one revision, otherwise the reader would get a state that never existed."""
     store = await EtcdStore.open([etcd.endpoint])
     for part in range(4):
         await store.transact([], [Put(b"/p/%d/%03d" % (part, number), b"") for number in range(100)])
@@ -246,8 +246,8 @@ async def test_a_range_is_begun_anew_when_its_revision_is_compacted(etcd: EtcdPr
     await store.close()
 
 
-async def test_dead_endpoints_are_passed_by(etcd: EtcdProcess) -> None:
-    """One that refuses and one that accepts and is silent come before the one that works: everything works, writes and watches too."""
+async def test_dead_endpoints_are_skipped(etcd: EtcdProcess) -> None:
+    """One that refuses and one that accepts and is silent precede the working one: everything works, writes and watches too."""
     with socket.socket() as silent, socket.socket() as refusing:
         silent.bind((HOST, 0))
         silent.listen()
@@ -270,7 +270,7 @@ async def test_dead_endpoints_are_passed_by(etcd: EtcdProcess) -> None:
 
 
 async def test_no_endpoint_answers() -> None:
-    """A start says so; it does not hang."""
+    """A start fails with a message; it does not hang."""
     with socket.socket() as refusing:
         refusing.bind((HOST, 0))
         endpoint = f"{HOST}:{refusing.getsockname()[1]}"
@@ -278,8 +278,8 @@ async def test_no_endpoint_answers() -> None:
             await EtcdStore.open([endpoint], timeout_s=0.3)
 
 
-async def test_endpoints_of_two_etcds_are_noticed(tmp_path: Path, etcd: EtcdProcess) -> None:
-    """A broker that is moved to another etcd's metadata by a dead endpoint would take itself for new."""
+async def test_endpoints_of_two_etcds_are_detected(tmp_path: Path, etcd: EtcdProcess) -> None:
+    """A broker that a dead endpoint moves to another etcd's metadata would consider itself new."""
     with EtcdProcess(tmp_path / "other") as other:
         store = await EtcdStore.open([etcd.endpoint, other.endpoint])
         await asyncio.to_thread(etcd.kill)
@@ -290,8 +290,8 @@ async def test_endpoints_of_two_etcds_are_noticed(tmp_path: Path, etcd: EtcdProc
         await store.close()
 
 
-async def test_an_etcd_that_was_put_back_is_noticed(tmp_path: Path, etcd: EtcdProcess) -> None:
-    """A backup has forgotten what was decided since; by its cluster id it is the same."""
+async def test_an_etcd_that_was_restored_is_detected(tmp_path: Path, etcd: EtcdProcess) -> None:
+    """A backup lacks later decisions; its cluster id is the same."""
     store = await EtcdStore.open([etcd.endpoint])
     await put(store, b"/w/0")
     await asyncio.to_thread(etcd.terminate)
@@ -309,7 +309,7 @@ async def test_an_etcd_that_was_put_back_is_noticed(tmp_path: Path, etcd: EtcdPr
 
 
 async def test_the_leader_of_three_is_killed(tmp_path: Path) -> None:
-    """With a majority left everything goes on: nothing acknowledged is missing, the lease lives, the watch has no gap."""
+    """With a majority left everything continues: no acknowledged write is missing, the lease continues, the watch has no gap."""
     with EtcdCluster(tmp_path) as cluster:
         store = await EtcdStore.open(cluster.endpoints)
         start = (await store.range(b""))[1] + 1
@@ -339,7 +339,7 @@ async def test_the_leader_of_three_is_killed(tmp_path: Path) -> None:
 
 
 async def test_without_a_majority_nothing_is_answered(tmp_path: Path) -> None:
-    """Not even a read, which one member could answer from its past; a watch doesn't stay silent. With a second member all goes on."""
+    """Not even a read, which one member could answer from old state; a watch does not stay silent. With a second member all continues."""
     with EtcdCluster(tmp_path) as cluster:
         last_one, *others = cluster.members
         store = await EtcdStore.open([last_one.endpoint])
@@ -363,11 +363,13 @@ async def test_without_a_majority_nothing_is_answered(tmp_path: Path) -> None:
 
 
 def session_on(store: MetadataStore, broker_id: int, time_to_live_ms: int = 1000) -> MetadataSession:
-    """One that isn't to end where the machine is busy has a longer lease."""
+    """A session that must not end on a busy machine has a longer lease."""
     settings = SessionSettings(time_to_live_ms=time_to_live_ms, keep_alive_ms=150)
     registry = TaskRegistry(lambda _name, _error: None)
     return MetadataSession(
-        store=store, clock=SystemClock(), tasks=registry, random=random.Random(broker_id), broker_id=broker_id, settings=settings
+        SessionPorts(store=store, clock=SystemClock(), tasks=registry, random=random.Random(broker_id)),
+        broker_id=broker_id,
+        settings=settings,
     )
 
 
@@ -380,8 +382,8 @@ async def until(condition: object) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_session_registers_anew_when_etcd_was_away_for_longer_than_its_lease(etcd: EtcdProcess) -> None:
-    """It fences itself while it can't renew; stopped and gone on, etcd ends the lease, and the next registration has a higher epoch."""
+async def test_a_session_registers_again_when_etcd_was_down_for_longer_than_its_lease(etcd: EtcdProcess) -> None:
+    """It fences itself while it cannot renew; after SIGCONT etcd ends the lease, and the next registration has a higher epoch."""
     store = await EtcdStore.open([etcd.endpoint])
     session = session_on(store, 1)
     await session.start(REGISTRATION)
@@ -400,7 +402,7 @@ async def test_a_session_registers_anew_when_etcd_was_away_for_longer_than_its_l
 
 
 async def test_a_session_keeps_its_epoch_when_etcd_is_killed_and_back_in_time(etcd: EtcdProcess) -> None:
-    """Leases outlive the server: nothing was given up, so nothing begins anew."""
+    """Leases survive the server: no lease ended, so no registration is repeated."""
     store = await EtcdStore.open([etcd.endpoint])
     session = session_on(store, 1, 20_000)
     await session.start(REGISTRATION)
@@ -413,15 +415,15 @@ async def test_a_session_keeps_its_epoch_when_etcd_is_killed_and_back_in_time(et
     await store.close()
 
 
-async def test_who_takes_over_when_a_lease_runs_out(etcd: EtcdProcess) -> None:
-    """The others are brokers beside it; when the store has given it up, one of them is controller."""
+async def test_another_broker_takes_over_when_a_lease_expires(etcd: EtcdProcess) -> None:
+    """When the store has ended the controller's lease, one of the other brokers is controller."""
     stores = [await EtcdStore.open([etcd.endpoint]) for _ in range(3)]
     first, second, third = (session_on(store, number, LONG_LEASE_MS) for number, store in enumerate(stores, start=1))
     for session in (first, second, third):
         await session.start(REGISTRATION)
     assert [each.is_controller for each in (first, second, third)] == [True, False, False]
     assert [*third.image.brokers] == [1, 2, 3]
-    await stores[0].close()  # As if it were cut off: nothing is revoked, nothing renewed.
+    await stores[0].close()  # As if it were cut off: nothing is revoked or renewed.
     await until(lambda: first.is_fenced)
     await until(lambda: 1 not in second.image.brokers and (second.is_controller or third.is_controller))
     with pytest.raises(LeaseGoneError):

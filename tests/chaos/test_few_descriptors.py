@@ -1,4 +1,4 @@
-"""A broker with 128 descriptors and five hundred partitions: it serves, stops, recovers, and outlives clients that take all connections."""
+"""A broker with 128 descriptors and five hundred partitions: it serves, stops, recovers, and survives clients that take all connections."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from lowtide.protocol.records import build_batch, iterate_batches
+from lowtide.protocol.records import iterate_batches
 from lowtide.simulation.client import WireClient
 
 from .serving import HOST, ServeProcess
@@ -41,7 +42,7 @@ async def produce(client: WireClient, value: bytes) -> None:
 
 
 async def batches(client: WireClient) -> dict[int, int]:
-    """How many batches each partition has. An answer may have fewer partitions than were asked for: the others are asked for again."""
+    """The number of batches of each partition. A response may have fewer partitions than requested: the others are requested again."""
     found: dict[int, int] = {}
     while len(found) < PARTITIONS:
         rows = [
@@ -56,7 +57,7 @@ async def batches(client: WireClient) -> dict[int, int]:
             assert row.error_code == ErrorCode.NONE
             if row.records:
                 found[row.partition_index] = len(list(iterate_batches(memoryview(row.records))))
-        assert len(found) > before, "an answer brings something"
+        assert len(found) > before, "each response has new partitions"
     return found
 
 
@@ -81,14 +82,14 @@ async def test_five_hundred_partitions_are_served_stopped_and_recovered(tmp_path
         assert broker.faults == []
 
 
-async def test_idle_connections_up_to_the_limit_stop_nobody(tmp_path: Path) -> None:
+async def test_idle_connections_up_to_the_limit_block_no_client(tmp_path: Path) -> None:
     async with ServeProcess(tmp_path, within=WITHIN) as broker:
         honest = await broker.connect()
         await create(honest)
         idle = [await asyncio.open_connection(HOST, broker.port) for _ in range(2 * LIMIT)]
         try:
             await produce(honest, b"first")
-            while not await newcomer_is_served(broker):  # It is when one of the idle connections has been silent for a second.
+            while not await newcomer_is_served(broker):  # It is accepted once one of the idle connections has been silent for a second.
                 await asyncio.sleep(0.05)
             assert set((await batches(honest)).values()) >= {2}
         finally:

@@ -1,8 +1,8 @@
-"""A hundred connections send damaged frames while an honest client works: nothing fails, nobody is stopped, memory comes back.
+"""A hundred connections send damaged frames while an honest client works: nothing fails, no client is blocked, memory is freed.
 
-The frames are those of real clients and of every API and version that is served, with damaged bytes; now and then with a wrong length,
-in bursts, or cut by the end of the connection. `FRAMES=1000000` is the long run (`make storm`), `SEED=n` takes other damages; what the
-honest client measured is printed at the end, for it says more about the machine than a limit could.
+The frames are those of real clients and of every API and version that is served, with damaged bytes; sometimes with a wrong length,
+in bursts, or cut by the end of the connection. `FRAMES=1000000` is the long run (`make storm`), `SEED=n` selects other damage; the
+honest client's measurements are printed at the end; a limit would depend on the machine.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ FRAMES = int(os.environ.get("FRAMES", "10000"))
 SEED = os.environ.get("SEED", "7")
 CONNECTIONS = 100
 CLEANING_EACH = 5_000
-"""After so many frames topics that damaged frames have made are deleted, and those that they name are made again."""
+"""After this many frames, topics created by damaged frames are deleted, and the topics that they name are re-created."""
 
 CALM_S = 1.0
-"""How long the honest client has the broker for itself before."""
+"""How long the honest client works alone before."""
 
 MEMORY_LIMIT_BYTES = 64 << 20
 WRONG_LENGTH, BURST, CUT = 0.02, 0.05, 0.02
@@ -46,19 +46,19 @@ _LENGTH = struct.Struct(">i")
 
 
 class HonestClient:
-    """The process that watches how long answers take."""
+    """The process that measures response times."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
     async def seen(self) -> dict[str, Any]:
-        """What it has seen since it was asked last."""
+        """Its measurements since the last call."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(b"\n")
         async with asyncio.timeout(4 * ANSWER_LIMIT_S):
             line = await self._process.stdout.readline()
-        assert line, "the honest client has failed; what it said is above"
+        assert line, "the honest client has failed; its output is above"
         found: dict[str, Any] = json.loads(line)
         assert not found["errors"], found
         assert found["count"] > 0, "the honest client was not served at all"
@@ -67,7 +67,7 @@ class HonestClient:
 
 @contextlib.asynccontextmanager
 async def honest_client(broker: ServeProcess) -> AsyncIterator[HonestClient]:
-    """Run it."""
+    """Run the honest client."""
     client = await broker.connect()
     await PartitionLoad(HONEST_TOPIC, 0, broker.connect, random.Random(SEED)).create_topic(client, {})
     client.close()
@@ -130,7 +130,7 @@ class Storm:
         return bytes(stream), count, False
 
     async def _send(self, prober: Prober, stream: bytes, *, is_cut: bool) -> str:
-        """Returns what became of it: answered up to the probe behind it, closed, stuck (a fetch that waits, say), or cut by ourselves."""
+        """Returns the outcome: answered up to the probe behind it, closed, stuck (a fetch that waits, say), or cut by ourselves."""
         if is_cut:
             with contextlib.suppress(ConnectionError):
                 _, writer = await prober.open()
@@ -147,8 +147,8 @@ class Storm:
                 await make_fuzz_topics(self._broker)
 
 
-async def test_a_storm_of_damaged_frames_harms_nobody(tmp_path: Path) -> None:
-    """The process stays, reports no error, serves the honest client all the time, and gives its memory back."""
+async def test_a_storm_of_damaged_frames_harms_no_client(tmp_path: Path) -> None:
+    """The process stays, reports no error, serves the honest client all the time, and frees its memory."""
     async with ServeProcess(tmp_path / "log", "connections.max.idle.ms=1000000") as broker:
         await make_fuzz_topics(broker)
         seeds = seeds_of(RandomRequests(SEED, await topic_ids(broker)), golden_requests())

@@ -1,17 +1,12 @@
-"""A disk that is full, on the leader and then on a follower, over a small file system in memory, where the machine lets one be mounted.
+"""A disk that is full, on the leader and then on a follower, over a small file system in memory, where the machine allows a mount.
 
-Full is not broken: a leader refuses what it can't write and serves what it has, a follower falls behind, and both go on when there is room.
+A full disk is no failure: a leader refuses appends and serves its records, a follower falls behind, and both continue when there is space.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import os
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +16,7 @@ import pytest
 from lowtide.protocol.errors import ErrorCode
 from lowtide.testing.etcd import missing
 from tests.clients.command_lines import run_process
+from tests.small_disk import Ballast, missing_mounts, small_disk
 
 from .cluster_processes import ClusterProcesses
 
@@ -30,18 +26,6 @@ RECORD = b"x" * 20_000
 TOPIC = "full"
 
 
-def missing_mounts() -> str | None:
-    """Why nothing can be mounted here; None where it can."""
-    if os.geteuid() != 0 or shutil.which("mount") is None:
-        return "a full disk needs a small file system, which only root can mount"
-    folder = tempfile.mkdtemp()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", folder], capture_output=True, text=True, check=False)
-    if done.returncode == 0:
-        subprocess.run(["umount", folder], check=True)
-    Path(folder).rmdir()
-    return None if done.returncode == 0 else f"a small file system can't be mounted here: {done.stderr.strip()}"
-
-
 REASON = missing() or missing_mounts()
 pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
 
@@ -49,34 +33,8 @@ pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """The mount point of a file system of `DISK_BYTES`."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)], check=True, capture_output=True)
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True, capture_output=True)
-
-
-class Ballast:
-    """A file that leaves little room."""
-
-    def __init__(self, disk: Path) -> None:
-        self._path = disk / "ballast"
-
-    def drop_in(self) -> None:
-        status = os.statvfs(self._path.parent)
-        size = status.f_bavail * status.f_frsize - ROOM_BYTES
-        assert size > 0
-        self._path.write_bytes(bytes(size))
-
-    def fill_up(self) -> None:
-        """Leave no room at all."""
-        with self._path.open("ab", buffering=0) as file:
-            with contextlib.suppress(OSError):
-                while True:
-                    file.write(bytes(4096))
-
-    def throw_out(self) -> None:
-        self._path.unlink()
+    with small_disk(tmp_path / "disk", DISK_BYTES) as made:
+        yield made
 
 
 async def produce_one(cluster: ClusterProcesses, leader: int) -> tuple[ErrorCode, int]:
@@ -98,13 +56,13 @@ async def until_acknowledged(cluster: ClusterProcesses, leader: int) -> int:
 
 
 async def test_a_full_disk_on_the_leader(tmp_path: Path, disk: Path) -> None:
-    """Appends are refused, what is there is served and deleted, and when there is room the same leader goes on."""
+    """Appends are refused, records are served and deleted, and when there is space the same leader continues."""
     cluster = ClusterProcesses(tmp_path)
     cluster.directories[1] = disk / "log"
     async with cluster:
         await cluster.create_topic(TOPIC, [[1, 2, 3]])
         ballast = Ballast(disk)
-        ballast.drop_in()
+        ballast.drop_in(ROOM_BYTES)
         acknowledged = []
         for _ in range(2 * ROOM_BYTES // len(RECORD)):
             error, offset = await produce_one(cluster, 1)
@@ -142,7 +100,7 @@ async def until_told(cluster: ClusterProcesses, broker_id: int, event: str) -> d
 
 
 async def check_commands(cluster: ClusterProcesses, directory: Path) -> None:
-    """Both commands show it, and what takes the room, to people and to programs."""
+    """Both commands show it, and what uses the space, as text and as JSON."""
     for words, code in ((("cluster", "status"), 1), (("log-dirs",), 0)):
         ran = await asyncio.to_thread(run_process, *words, bootstrap=cluster.bootstrap, code=code)
         assert "Log directories without room:" in ran.stdout, ran.stdout
@@ -156,13 +114,13 @@ async def check_commands(cluster: ClusterProcesses, directory: Path) -> None:
 
 
 async def test_a_full_disk_on_a_follower(tmp_path: Path, disk: Path) -> None:
-    """It falls out of the ISR, the others go on, and when there is room it catches up."""
+    """It leaves the ISR, the others continue, and when there is space it catches up."""
     cluster = ClusterProcesses(tmp_path)
     cluster.directories[3] = disk / "log"
     async with cluster:
         await cluster.create_topic(TOPIC, [[1, 2, 3]])
         ballast = Ballast(disk)
-        ballast.drop_in()
+        ballast.drop_in(ROOM_BYTES)
         end = 0
         for _ in range(2 * ROOM_BYTES // len(RECORD)):
             end = await until_acknowledged(cluster, 1) + 1
@@ -182,7 +140,7 @@ async def test_a_full_disk_on_a_follower(tmp_path: Path, disk: Path) -> None:
 
 @pytest.mark.parametrize("restarts", [False, True])
 async def test_a_delete_passes_the_log_end_of_a_follower_whose_disk_is_full(tmp_path: Path, disk: Path, *, restarts: bool) -> None:
-    """Its log begins again where the leader's does, which needs an epochs file and checkpoints: they are written when there is room.
+    """Its log restarts at the leader's log start, which needs an epochs file and checkpoints: they are written when there is space.
 
     A start on the full disk, after SIGKILL, finds all of it too.
     """
@@ -191,7 +149,7 @@ async def test_a_delete_passes_the_log_end_of_a_follower_whose_disk_is_full(tmp_
     async with cluster:
         await cluster.create_topic(TOPIC, [[1, 2, 3]])
         ballast = Ballast(disk)
-        ballast.drop_in()
+        ballast.drop_in(ROOM_BYTES)
         end = 0
         for _ in range(2 * ROOM_BYTES // len(RECORD)):
             end = await until_acknowledged(cluster, 1) + 1
@@ -215,5 +173,5 @@ async def test_a_delete_passes_the_log_end_of_a_follower_whose_disk_is_full(tmp_
             row, records = await cluster.fetch(3, TOPIC, end - 1)
             return row.error_code == ErrorCode.NONE and list(records) == [end - 1]
 
-        await cluster.until("broker 3 serves what came since", served)
+        await cluster.until("broker 3 serves the later records", served)
         cluster.check_no_faults()

@@ -1,7 +1,7 @@
-"""No request holds the loop, or takes memory, for long: of any API in any version, made from the declarations of the messages.
+"""No request blocks the loop, or uses memory, for long: for any API and version, built from the declarations of the messages.
 
-Holds are CPU time of the loop's thread, so a busy machine doesn't lengthen them. `LARGE_REQUEST_ROWS=90000` sends the largest requests that
-are taken by default; what `make test` sends is large enough to show work of a microsecond a row that isn't done in slices.
+Blocks are measured as CPU time of the loop's thread, so a busy machine does not lengthen them. `LARGE_REQUEST_ROWS=90000` sends the largest
+requests that are accepted by default; those of `make test` are large enough to show work of a microsecond a row that is not done in slices.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from .large_frames import LargeFrames, framed
 ROWS = int(os.environ.get("LARGE_REQUEST_ROWS", "30000"))
 ROWS_OF_ALL_VERSIONS = 2_000
 HOLD_S_MAX = 0.060
-"""Three times what is promised: the collector of cycles has more to look at in a test's process."""
+"""Three times the documented limit: the collector of cycles visits more objects in a test's process."""
 ATTEMPTS = 4
-"""A thread whose core and caches others use takes more CPU time for the same work, now and then; the work is the same each time."""
+"""A thread on a shared core with shared caches sometimes takes more CPU time for the same work, and other brokers' memory may grow."""
 
 MEMORY_FACTOR, MEMORY_BYTES = 8, 64 << 20
 AT_ONCE = 12
@@ -64,14 +64,14 @@ class Holds:
 
 
 class Watched:
-    """A broker whose holds and memory are measured."""
+    """A broker whose blocks and memory are measured."""
 
     def __init__(self, cluster: LowtideCluster, holds: Holds) -> None:
         self.address = (cluster.host, cluster.port)
         self.holds = holds
 
     def ask(self, frame: bytes) -> int | None:
-        """The size of the answer; None where the connection was closed instead."""
+        """The size of the answer; None if the connection was closed instead."""
         try:
             with socket.create_connection(self.address, timeout=60) as client:
                 client.sendall(frame)
@@ -97,7 +97,8 @@ class Watched:
         return received
 
     def check(self, frames: list[bytes], what: str) -> list[int | None]:
-        """Send them at once; fails where the loop is held, or memory grows, beyond what is promised."""
+        """Send them at once; fails if the loop is blocked, or memory grows, beyond the limits."""
+        allowed = MEMORY_FACTOR * sum(map(len, frames)) + MEMORY_BYTES
         for attempt in range(ATTEMPTS):
             self.holds.clear()
             with open("/proc/self/clear_refs", "w", encoding="ascii") as peak:  # noqa: PTH123 - not a file of the project
@@ -106,10 +107,10 @@ class Watched:
             with ThreadPoolExecutor(len(frames)) as senders:
                 answers = list(senders.map(self.ask, frames))
             grown = resident("VmHWM") - before
-            if self.holds.longest_s < HOLD_S_MAX or attempt == ATTEMPTS - 1:
+            if (self.holds.longest_s < HOLD_S_MAX and grown < allowed) or attempt == ATTEMPTS - 1:
                 break
         assert self.holds.longest_s < HOLD_S_MAX, f"{what}: {self.holds.longest_s * 1000:.0f} ms in {self.holds.callback}"
-        assert grown < MEMORY_FACTOR * sum(map(len, frames)) + MEMORY_BYTES, f"{what}: {grown >> 20} MiB"
+        assert grown < allowed, f"{what}: {grown >> 20} MiB"
         return answers
 
 
@@ -120,7 +121,7 @@ def resident(name: str) -> int:
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Watched]:
-    """One broker, on a loop of asyncio's own, for only its callbacks can be measured; a collector that passes over the test's modules."""
+    """One broker, on asyncio's own loop, because only its callbacks can be measured; the collector skips the test's modules."""
     holds = Holds()
     patch = pytest.MonkeyPatch()
     patch.setattr("uvloop.new_event_loop", asyncio.new_event_loop)
@@ -150,10 +151,10 @@ async def thread_id() -> int:
 
 
 def frames_of(key: ApiKey, version: int, rows: int) -> Iterator[bytes]:
-    """Many names that nothing has; then many rows of the topic that there is, or of one name."""
+    """Many unknown names; then many rows of the existing topic, or of one name."""
     for deep, names in ((False, [f"n{number}" for number in range(rows)]), (True, ["wide"])):
         if deep and key == ApiKey.DELETE_TOPICS:
-            continue  # The others need it.
+            continue  # The other requests need it.
         frame = LargeFrames(rows, deep=deep, names=names).frame(key, version)
         if frame is not None:
             yield frame
@@ -169,7 +170,7 @@ def test_large_requests_of_every_version(broker: Watched, key: ApiKey) -> None:
 
 
 @pytest.mark.parametrize("key", KEYS, ids=lambda key: key.name)
-def test_very_large_requests_and_such_as_end_wrong(broker: Watched, key: ApiKey) -> None:
+def test_very_large_requests_and_malformed_ones(broker: Watched, key: ApiKey) -> None:
     version = API[key].max_version
     for frame in frames_of(key, version, ROWS):
         broker.check([frame], f"{key.name} v{version}, {len(frame)} bytes")
@@ -191,7 +192,7 @@ def test_several_at_once_take_turns(broker: Watched, key: ApiKey) -> None:
 
 @pytest.mark.parametrize("key", [key for key in KEYS if key < FIRST_OF_OURS], ids=lambda key: key.name)
 def test_more_rows_than_allowed_are_refused(broker: Watched, key: ApiKey) -> None:
-    """At the count, before a row is read: the frame has the bytes for them, which are anything."""
+    """At the count, before a row is read: the frame has arbitrary bytes for the rows."""
     version = API[key].max_version
     one = LargeFrames(1, deep=True, names=["x"]).frame(key, version)
     assert one is not None

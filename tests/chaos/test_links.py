@@ -1,4 +1,4 @@
-"""The proxies that stand between brokers do what tests of clusters rely on: each link alone, both directions, in order."""
+"""The proxies between brokers behave as tests of clusters rely on: each link separately, both directions, in order."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Origin:
         return cls(broker_id, *await asyncio.open_connection(HOST, port))
 
     async def send(self, key: ApiKey = FETCH) -> bytes:
-        """Returns what the answer has to be."""
+        """Returns the expected answer."""
         self._serial += 1
         serial = self._serial.to_bytes(4, "big")
         header = key.to_bytes(2, "big") + bytes(2) + serial + len(self._name).to_bytes(2, "big") + self._name
@@ -89,7 +89,7 @@ async def test_frames_pass_and_are_counted_by_link(scene):
         origin.close()
 
 
-async def test_held_requests_wait_on_their_link_alone_and_go_on_in_order(scene):
+async def test_held_requests_wait_on_their_link_alone_and_continue_in_order(scene):
     links, targets = scene
     held, other = await Origin.connect(2, links.ports[1]), await Origin.connect(3, links.ports[1])
     links[2, 1].hold_requests()
@@ -116,11 +116,11 @@ async def test_held_answers_come_later_and_lost_ones_never(scene):
     await origin.send()
     await links[2, 1].next_answer(FETCH)
     links[2, 1].mend()
-    assert await origin.send() == await origin.receive(), "the connection is as before, one answer is missing"
+    assert await origin.send() == await origin.receive(), "the connection continues, one answer is missing"
     origin.close()
 
 
-async def test_a_cut_connection_is_lost_and_a_refused_one_never_made(scene):
+async def test_a_cut_connection_is_lost_and_a_refused_one_never_opened(scene):
     links, _ = scene
     origin = await Origin.connect(2, links.ports[1])
     await origin.send()
@@ -142,8 +142,8 @@ async def test_a_cut_connection_is_lost_and_a_refused_one_never_made(scene):
     third.close()
 
 
-async def test_whoever_is_no_broker_is_refused(scene):
-    """Or a link would be open that no test holds."""
+async def test_a_client_that_is_no_broker_is_refused(scene):
+    """Otherwise a link would be open that no test controls."""
     links, targets = scene
     stranger = await Origin.connect(2, links.ports[1])
     stranger._name = b"somebody"

@@ -1,4 +1,4 @@
-"""Brokers with two listeners: clients of each are told its own addresses, of all brokers, in every answer that tells any."""
+"""Brokers with two listeners: clients of each receive its own addresses, of all brokers, in every response with addresses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ASSIGNMENTS = [CreatableReplicaAssignment(partition_index=each - 1, broker_ids=[
 
 
 def configuration(directory: Path, broker_id: int) -> dict[str, Given]:
-    """Two listeners; outside is advertised under a name that only a proxy knows, and broker 3 doesn't advertise it at all."""
+    """Two listeners; outside is advertised under a name that only a proxy knows, and broker 3 does not advertise it at all."""
     advertised = f"INSIDE://{HOST}:0" if broker_id == 3 else f"INSIDE://{HOST}:0,OUTSIDE://tide-{broker_id}.example:443"
     settings = {
         "node.id": str(broker_id),
@@ -36,7 +36,7 @@ def configuration(directory: Path, broker_id: int) -> dict[str, Given]:
 
 
 async def led(cluster: LocalCluster) -> None:
-    """Return when the controller has given broker 1 back what it led."""
+    """Return when the controller has made broker 1 leader again."""
     async with asyncio.timeout(LIMIT_S):
         client = await WireClient.connect(HOST, cluster.brokers[1].ports["INSIDE"])
         while True:
@@ -47,7 +47,7 @@ async def led(cluster: LocalCluster) -> None:
 
 
 async def told(cluster: LocalCluster, listener_name: str) -> None:
-    """What broker 1 tells those who come by one of its listeners."""
+    """The responses of broker 1 to clients of one of its listeners."""
     inside = {each: f"{HOST}:{cluster.brokers[each].ports['INSIDE']}" for each in BROKERS}
     expected = inside if listener_name == "INSIDE" else {1: "tide-1.example:443", 2: "tide-2.example:443"}
     client = await WireClient.connect(HOST, cluster.brokers[1].ports[listener_name])
@@ -77,7 +77,7 @@ async def told(cluster: LocalCluster, listener_name: str) -> None:
     client.close()
 
 
-def test_clients_of_each_listener_are_told_its_own_addresses(tmp_path: Path) -> None:
+def test_clients_of_each_listener_receive_its_own_addresses(tmp_path: Path) -> None:
     async def run() -> None:
         cluster = LocalCluster([configuration(tmp_path, each) for each in BROKERS], str(tmp_path), lambda _broker_id: quiet_logger())
         await cluster.start()

@@ -1,9 +1,9 @@
-"""Groups, of three clients' members and of KIP-848, whose members join, leave and are killed, while their coordinator is killed and frozen.
+"""Groups of three clients, and of KIP-848, whose members join, leave and are killed, while their coordinator is killed and frozen.
 
-What members tell (`group_programs.py`) and what is asked of the coordinator all the while is one history: in a generation a partition has
-one owner, a committed offset that was acknowledged or told is never seen to go back, and in the end everything was read and committed.
+The reports of members (`group_programs.py`) and the coordinator's responses form one history: in a generation a partition has
+one owner, a committed offset that was acknowledged or returned never goes back, and at the end everything is read and committed.
 
-`SECONDS_OF_GROUPS=600` for long, `SEED=n` for other faults.
+`SECONDS_OF_GROUPS=600` for a long run, `SEED=n` for other faults.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CASTS = {
     "next generation": ("next-generation 1", "next-generation 2", "next-generation 3"),
     "both": ("confluent-kafka 1", "next-generation 1", "confluent-kafka 2", "next-generation 2"),
 }
-"""Members by the protocol of their group; where there are both, the group changes its kind with those who are in it."""
+"""Members by the protocol of their group; if there are both, the group changes its type with its members."""
 
 SHORT = ("classic", "both")
 
@@ -58,21 +58,21 @@ SETTINGS = (
 
 
 class GroupHistory:
-    """What was assigned, committed and told of one group."""
+    """Assignments, commits and returned offsets of one group."""
 
     def __init__(self) -> None:
         self.owners: dict[tuple[int, int], str] = {}
         """Generation and partition → member id."""
         self.generations: set[int] = set()
         self.committed: list[tuple[float, int, int]] = []
-        """When the answer was there, partition, offset."""
+        """When the answer arrived, partition, offset."""
         self.told: list[tuple[float, float, int, int]] = []
-        """When it was asked, when the answer was there, partition, offset."""
+        """When the request was sent, when the answer arrived, partition, offset."""
         self.counts: Counter[str] = Counter()
         self.faults: list[str] = []
 
     def on_told(self, what: dict[str, Any]) -> None:
-        """Take what a member tells."""
+        """Record a report of a member."""
         if "assigned" in what:
             self.on_assigned(what["assigned"], what["generation"], what["member"])
         elif "committed" in what:
@@ -85,7 +85,7 @@ class GroupHistory:
             self.counts["refused"] += 1
 
     def on_assigned(self, partitions: list[int], generation: int, member_id: str) -> None:
-        """A client whose session was over in the moment has no generation; then nothing is known."""
+        """A client whose session has just ended has no generation; then nothing is recorded."""
         self.counts["assigned"] += 1
         if generation <= 0:
             return
@@ -96,10 +96,10 @@ class GroupHistory:
                 self.faults.append(f"in generation {generation} partition {partition} is {owner}'s and {member_id}'s")
 
     def check_offsets(self) -> None:
-        """Nothing was told that is less than what was acknowledged or told before it was asked for."""
+        """No returned offset is below one that was acknowledged or returned before the request."""
         for partition in range(PARTITIONS):
             known = [(at, offset, "acknowledged") for at, number, offset in self.committed if number == partition]
-            known += [(ended, offset, "told") for _, ended, number, offset in self.told if number == partition]
+            known += [(ended, offset, "returned") for _, ended, number, offset in self.told if number == partition]
             known.sort()
             highest, which, place = -1, "", 0
             for began, _, _, offset in sorted(row for row in self.told if row[2] == partition):
@@ -107,10 +107,10 @@ class GroupHistory:
                     if known[place][1] > highest:
                         highest, which = known[place][1:]
                     place += 1
-                assert offset >= highest, f"partition {partition}: {highest} was {which}, and {began:.3f} {offset} is told"
+                assert offset >= highest, f"partition {partition}: {highest} was {which}, and {offset} is returned at {began:.3f}"
 
 
-def test_the_history_sees_two_owners_and_offsets_that_go_back() -> None:
+def test_the_history_detects_two_owners_and_offsets_that_go_back() -> None:
     history = GroupHistory()
     history.on_assigned([0, 1], 3, "a")
     history.on_assigned([2], 3, "b")
@@ -126,12 +126,12 @@ def test_the_history_sees_two_owners_and_offsets_that_go_back() -> None:
         history.check_offsets()
     history.told[-1] = (2.3, 2.4, 0, 6)
     history.committed.pop()
-    with pytest.raises(AssertionError, match="7 was told"):
+    with pytest.raises(AssertionError, match="7 was returned"):
         history.check_offsets()
 
 
 class Stage:
-    """The members, who looks on, and what strikes."""
+    """The members, the observer, and the faults."""
 
     def __init__(self, cluster: ClusterProcesses, members: tuple[str, ...]) -> None:
         self.cluster = cluster
@@ -148,7 +148,7 @@ class Stage:
         return ClientProcess("tests.chaos.group_programs", given, self.history.on_told)
 
     async def _ask_on(self) -> None:
-        """Ask the coordinator for the group's offsets, again and again."""
+        """Request the group's offsets from the coordinator repeatedly."""
         while True:
             with contextlib.suppress(OSError):
                 await self._ask()
@@ -171,7 +171,7 @@ class Stage:
         self.history.counts["asked"] += 1
         told = {row.partition_index: row.committed_offset for topic in answer.topics for row in topic.partitions}
         for partition in range(PARTITIONS):
-            # Without a commit members begin at 0, and tell that.
+            # Without a commit members start at 0, and report that.
             self.history.told.append((began, time.monotonic(), partition, told.get(partition, 0)))
         self.committed = told
 
@@ -189,7 +189,7 @@ class Stage:
             await self.faults.kill_all()
 
     async def until(self, what: str, condition: Callable[[], bool]) -> None:
-        """Wait for it."""
+        """Wait for the condition."""
         try:
             async with asyncio.timeout(SETTLE_S):
                 while not condition():
@@ -197,11 +197,11 @@ class Stage:
                     assert not self._asking.done(), self._asking.exception()
                     await asyncio.sleep(0.05)
         except TimeoutError:
-            told = f"{what} did not come: {self.committed} {dict(self.history.counts)} {dict(self.clients.returns)}"
+            told = f"{what} did not happen: {self.committed} {dict(self.history.counts)} {dict(self.clients.returns)}"
             raise AssertionError(f"{told}\n{self.clients.noise}\n{self.cluster.tail()}") from None
 
     async def settle(self) -> None:
-        """No more faults, and everything is read and committed."""
+        """Inject no more faults, and wait until everything is read and committed."""
         await self.faults.all_back()
         await self.clients.rest()
         assert await self.clients.terminate("writer") == 0, self.clients.noise

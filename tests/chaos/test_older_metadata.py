@@ -1,4 +1,4 @@
-"""Metadata that were put back from a backup know less than the log directories: no broker acts on them, and nothing is removed."""
+"""Metadata restored from a backup are behind the log directories: no broker acts on them, and nothing is removed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ METADATA_VERSION = 12
 
 
 async def test_a_broker_is_not_started_over_older_metadata(tmp_path: Path) -> None:
-    """What they lack wasn't deleted. The refusal says what to do, each time."""
+    """Topics that they lack were not deleted. The refusal says what to do, each time."""
     directory = tmp_path / "log"
     await live_with_new_topic(directory, "early")
     backup = (directory / METADATA_FILE).read_bytes()
@@ -39,7 +39,7 @@ def put_back(directory: Path, backup: bytes) -> None:
 
 
 async def live_with_new_topic(directory: Path, name: str) -> None:
-    """A broker's life from start to clean stop, in which a topic is made."""
+    """Run a broker from start to clean stop, and create a topic."""
     async with ServeProcess(directory) as broker:
         client = await broker.connect()
         await PartitionLoad(name, 0, broker.connect, random.Random(1)).create_topic(client, {})
@@ -47,8 +47,8 @@ async def live_with_new_topic(directory: Path, name: str) -> None:
         assert await broker.terminate() == 0
 
 
-async def test_the_metadata_of_one_broker_are_brought_forward(tmp_path: Path) -> None:
-    """From its own directory, or, when the file is gone too, from nothing else than that."""
+async def test_the_metadata_of_one_broker_are_recovered(tmp_path: Path) -> None:
+    """From its own directory; also if the file is gone, only from the directory."""
     directory = tmp_path / "log"
     await live_with_new_topic(directory, "early")
     backup = (directory / METADATA_FILE).read_bytes()
@@ -78,8 +78,8 @@ async def test_the_metadata_of_one_broker_are_brought_forward(tmp_path: Path) ->
         assert (await run("status", *words)).returncode == 0
 
 
-async def test_a_broker_without_partitions_forgets_nothing_over_metadata_that_are_lost(tmp_path: Path) -> None:
-    """Its start over an empty store began another history and replaced what the directory remembered, before it was refused."""
+async def test_a_broker_without_partitions_keeps_its_copy_over_lost_metadata(tmp_path: Path) -> None:
+    """Its start on an empty store once began another history and replaced the copy in the directory, before it was refused."""
     directory = tmp_path / "log"
     async with ServeProcess(directory) as broker:
         assert await broker.terminate() == 0

@@ -1,6 +1,6 @@
-"""Ways between brokers that are cut in one direction: what one sends is lost, what comes back is not.
+"""Paths between brokers that are cut in one direction: packets of one are lost, packets of the other arrive.
 
-Needs network namespaces, which root has on Linux. Where they can't be had the proxies of the other tests remain, which hold requests or
+This needs network namespaces, which root has on Linux. Without them the proxies of the other tests remain, which hold requests or
 answers of one connection.
 """
 
@@ -24,7 +24,7 @@ TOPIC = "cut"
 
 @pytest.mark.parametrize(("origin", "target"), [(3, 1), (1, 3)], ids=["requests are lost", "answers are lost"])
 async def test_a_follower_is_cut_off_in_one_direction(tmp_path: Path, origin: int, target: int) -> None:
-    """Its broker stays registered, for etcd hears of it; the leader drops it from the ISR, goes on, and takes it back when it can."""
+    """Its broker stays registered, as it reaches etcd; the leader removes it from the ISR, continues, and readmits it when possible."""
     with Namespaces((1, 2, 3)) as namespaces, namespaces.entered():
         async with ClusterProcesses(tmp_path, namespaces=namespaces) as cluster:
             await cluster.create_topic(TOPIC, [[1, 2, 3]])

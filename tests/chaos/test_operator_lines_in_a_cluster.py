@@ -1,4 +1,4 @@
-"""What the logs of a cluster tell of its life: starts and recoveries, elections, fencing, reassignments, changed configurations."""
+"""Log lines of a cluster: starts and recoveries, elections, fencing, reassignments, changed configurations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
 
 async def until_told(cluster: ClusterProcesses, event: str, **values: Any) -> dict[str, Any]:
-    """The first such line of any broker, with these values among its own."""
+    """The first such line of any broker, with these values."""
     found: list[dict[str, Any]] = []
 
     async def told() -> bool:
@@ -37,7 +37,7 @@ async def until_told(cluster: ClusterProcesses, event: str, **values: Any) -> di
     return found[0]
 
 
-async def test_a_life_is_told(tmp_path: Path) -> None:
+async def test_a_cluster_s_events_are_logged(tmp_path: Path) -> None:
     cluster = ClusterProcesses(tmp_path)
     async with cluster:
         ready = await until_told(cluster, "ready", node_id=1)
@@ -75,5 +75,5 @@ async def test_a_life_is_told(tmp_path: Path) -> None:
         recovered = await until_told(cluster, "log directory is recovered after an unclean stop", directory=str(cluster.directories[1]))
         assert (recovered["logs"] >= 1, recovered["bytes_cut"]) == (True, len(b"torn"))
         assert recovered["duration_ms"] >= 0
-        mended = await until_told(cluster, "log is mended", partition=f"{TOPIC}-0")
+        mended = await until_told(cluster, "log is repaired", partition=f"{TOPIC}-0")
         assert (mended["bytes_cut"], mended["log_end_offset"]) == (len(b"torn"), 1)

@@ -1,4 +1,4 @@
-"""Leadership goes back to the preferred replicas by itself, a while after a broker that was away is in sync again."""
+"""Leadership returns to the preferred replicas by itself, some time after a broker that was down is in sync again."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def leaders(address: str) -> list[int]:
     return [each.leader for _, each in sorted(known.topics["t"].partitions.items())]
 
 
-def test_a_broker_that_returns_leads_again_what_it_should() -> None:
-    """The controller too may have been away: another one goes on."""
+def test_a_broker_that_returns_becomes_preferred_leader_again() -> None:
+    """The controller too may have been down: another one takes over."""
     with LowtideCluster(brokers=3, config=CONFIG) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
         for made in admin.create_topics([NewTopic("t", PARTITIONS, 3)]).values():

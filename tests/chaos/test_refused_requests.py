@@ -1,4 +1,4 @@
-"""A request of more rows than a broker takes is answered with an error, in every version of every API; its connection goes on."""
+"""A request of more rows than a broker accepts is answered with an error, in every version of every API; its connection continues."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ import pytest
 from lowtide.broker.network.large_requests import LargeRequests
 from lowtide.protocol.api_keys import API, ApiKey, response_header_is_flexible
 from lowtide.protocol.compiler import codec_for
+from lowtide.protocol.constructs import CountedArray, Entity
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from lowtide.protocol.primitives import CountedArray, Entity
 from lowtide.protocol.schema import wire_form
 from lowtide.testing.cluster import LowtideCluster
 
 from .large_frames import LargeFrames, framed
 
 ROWS_MAX = 1_000
-"""The least that may be configured."""
+"""The smallest value that may be configured."""
 FIELD_BYTES = 9 << 20
 KEYS = sorted(key for key in API if LargeFrames(2, deep=True, names=["n"]).frame(key, API[key].max_version) is not None)
 
 
 class Client:
-    """One connection to a broker that takes requests of `ROWS_MAX` rows."""
+    """One connection to a broker that accepts requests of `ROWS_MAX` rows."""
 
     def __init__(self, cluster: LowtideCluster) -> None:
         self._socket = socket.create_connection((cluster.host, cluster.port), timeout=30)
@@ -37,7 +37,7 @@ class Client:
         self._socket.close()
 
     def ask(self, frame: bytes) -> bytes | None:
-        """The answer behind its correlation id; None where the connection was closed instead."""
+        """The answer behind its correlation id; None if the connection was closed instead."""
         self._socket.sendall(frame)
         size = self._read(4)
         return self._read(struct.unpack(">i", size)[0])[4:] if size else None
@@ -70,20 +70,25 @@ def client(cluster: LowtideCluster) -> Iterator[Client]:
 
 @pytest.fixture
 def executed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of large requests that a handler got anything of."""
+    """The names of large requests of which a handler received a part."""
     names: list[str] = []
-    original = LargeRequests._answer_steps
 
-    def noted(self: LargeRequests, request: Any, message: Any, context: Any) -> Any:
-        names.append(request.route.name)
-        return original(self, request, message, context)
+    def note(way: str) -> None:
+        original = getattr(LargeRequests, way)
 
-    monkeypatch.setattr(LargeRequests, "_answer_steps", noted)
+        def noted(self: LargeRequests, request: Any, *rest: Any) -> Any:
+            names.append(request.route.name)
+            return original(self, request, *rest)
+
+        monkeypatch.setattr(LargeRequests, way, noted)
+
+    for way in ("_whole", "_in_parts", "_waited_steps"):
+        note(way)
     return names
 
 
 def errors_of(message: Any, form: Entity) -> Iterator[int]:
-    """The error codes of an answer, at every level."""
+    """The error codes of a response, at every level."""
     for name, content in form.fields:
         value = getattr(message, name)
         if name.endswith("error_code"):
@@ -109,7 +114,7 @@ def too_large(key: ApiKey, version: int) -> Iterator[bytes]:
 
 @pytest.mark.parametrize("key", KEYS, ids=lambda key: key.name)
 def test_a_request_of_too_many_rows_is_answered_with_an_error(client: Client, executed: list[str], key: ApiKey) -> None:
-    """In each version, with nothing but that error, and nothing of it is executed."""
+    """In each version, with only that error, and no row of it is executed."""
     for version in range(API[key].min_version, API[key].max_version + 1):
         if LargeFrames(2, deep=True, names=["n"]).frame(key, version) is None:
             continue
@@ -123,7 +128,7 @@ def test_a_request_of_too_many_rows_is_answered_with_an_error(client: Client, ex
 
 
 def test_rows_of_a_refused_request_are_named(client: Client) -> None:
-    """As many as there may be in an answer of this kind: clients look for what they asked about."""
+    """As many as a response of this kind may have: clients look for the rows that they requested."""
     frame = next(too_large(ApiKey.DELETE_TOPICS, 4))
     answer = client.ask(frame)
     assert answer is not None
@@ -133,14 +138,14 @@ def test_rows_of_a_refused_request_are_named(client: Client) -> None:
 
 
 def test_refused_produce_without_acknowledgement_closes_the_connection(client: Client) -> None:
-    """Its client reads no answer."""
+    """Its client reads no response."""
     rows = [PartitionProduceData(index=number, records=b"") for number in range(ROWS_MAX + 1)]
     request = ProduceRequest(transactional_id=None, acks=0, timeout_ms=1000, topic_data=[TopicProduceData(name="x", partition_data=rows)])
     assert client.ask(framed(ApiKey.PRODUCE, 9, codec_for(ProduceRequest, 9).encode(request))) is None
 
 
 def test_a_very_large_field_is_refused_before_it_is_copied(client: Client, executed: list[str]) -> None:
-    """A copy of it would hold the loop for as long as it is large."""
+    """A copy of it would block the loop for a time proportional to its size."""
     protocol = JoinGroupRequestProtocol(name="range", metadata=bytes(FIELD_BYTES))
     request = JoinGroupRequest(
         group_id="g", session_timeout_ms=10_000, rebalance_timeout_ms=10_000, member_id="", protocol_type="consumer", protocols=[protocol]

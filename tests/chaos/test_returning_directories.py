@@ -1,6 +1,6 @@
-"""A broker that comes back with an empty directory, with an old one, or with somebody else's.
+"""A broker that returns with an empty directory, with an old one, or with another broker's.
 
-It never leads by what it lost, joins as a new replica, and takes nothing acknowledged from the others.
+It never leads without the lost records, joins as a new replica, and the others keep all acknowledged records.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ async def all_agree(cluster: ClusterProcesses, start: int, end: int) -> None:
 
 
 async def test_a_leader_back_at_once_with_an_empty_directory(cluster: ClusterProcesses) -> None:
-    """Before anybody noticed that it was gone. Whoever leads then has everything."""
+    """Before any broker detected that it was gone. The leader then has everything."""
     await filled(cluster)
     await cluster.kill(1)
     shutil.rmtree(cluster.directories[1])
@@ -73,7 +73,7 @@ async def test_a_follower_back_with_an_empty_directory(cluster: ClusterProcesses
 
 
 async def test_a_broker_back_with_an_old_directory(cluster: ClusterProcesses, tmp_path: Path) -> None:
-    """As it was before later records and a delete. Alone it can't lead: nobody may be elected but who has everything."""
+    """As it was before later records and a delete. Alone it cannot lead: only a replica with everything may be elected."""
     await filled(cluster)
     assert await cluster.terminate(3) == 0
     old = tmp_path / "old"
@@ -90,7 +90,7 @@ async def test_a_broker_back_with_an_old_directory(cluster: ClusterProcesses, tm
     await cluster.start(3)
     row = await cluster.partition(TOPIC, of=3)
     assert row is not None
-    assert row.leader_id != 3, "what it has is older than what was acknowledged"
+    assert row.leader_id != 3, "its records are older than the acknowledged ones"
     await cluster.start(1, 2)
     row = await cluster.until_in_sync(TOPIC)
     await all_agree(cluster, X, len(VALUES) + len(more))
@@ -98,7 +98,7 @@ async def test_a_broker_back_with_an_old_directory(cluster: ClusterProcesses, tm
 
 
 async def test_a_broker_with_another_brokers_directory(cluster: ClusterProcesses, tmp_path: Path) -> None:
-    """It is refused at its start, and the directory is left as it was."""
+    """It is refused at its start, and the directory is not changed."""
     await filled(cluster)
     await cluster.kill(2, 3)
     cluster.directories[3] = cluster.directories[2]
@@ -114,7 +114,7 @@ async def test_a_broker_with_another_brokers_directory(cluster: ClusterProcesses
 
 
 async def test_directories_are_swapped_under_load(cluster: ClusterProcesses) -> None:
-    """A follower loses its directory again and again while clients work."""
+    """A follower loses its directory repeatedly while clients work."""
     await cluster.create_topic(TOPIC, [[1, 2, 3]], configs={"internal.segment.bytes": "20000", "file.delete.delay.ms": "0"})
     work = PartitionWork(cluster, TOPIC)
     work.start()

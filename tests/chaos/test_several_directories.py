@@ -1,6 +1,6 @@
-"""A broker process with several log directories, some of which are bad, go away while it runs, or come back.
+"""A broker process with several log directories, some of which are bad, fail while it runs, or return.
 
-The same on a simulated disk, with disks that fail in every way, is in tests/unit/broker.
+Tests on a simulated disk, with every kind of failure, are in tests/unit/broker.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
+from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from lowtide.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 from lowtide.protocol.messages.metadata import MetadataRequest
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from lowtide.protocol.records import build_batch
 from lowtide.simulation.client import WireClient
 
 from .serving import ServeProcess, run_to_end, serve_command
@@ -77,7 +77,7 @@ async def create(client: WireClient, name: str, partitions: int) -> int:
 
 
 async def produced(client: WireClient, topic: str) -> list[int]:
-    """The answers to one record for each partition."""
+    """The error codes of one record for each partition."""
     rows = [PartitionProduceData(index=number, records=build_batch([(1, None, b"v", ())])) for number in range(PARTITIONS)]
     request = ProduceRequest(acks=-1, timeout_ms=5000, topic_data=[TopicProduceData(name=topic, partition_data=rows)])
     return [row.error_code for row in (await ask(client, request, 9)).responses[0].partition_responses]
@@ -105,7 +105,7 @@ def unmounted(path: Path) -> None:
 
 def replaced_by_a_file(path: Path) -> None:
     path.rename(path.with_name("away"))
-    path.write_bytes(b"somebody's letter")
+    path.write_bytes(b"another file")
 
 
 def damaged(path: Path) -> None:
@@ -118,7 +118,7 @@ def gone(path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [unmounted, replaced_by_a_file, damaged, gone])
 def test_a_bad_directory_is_offline_and_the_others_serve(disks: Disks, damage: Callable[[Path], None]) -> None:
-    """Nothing of what may be in it is made anew, and what is made meanwhile goes elsewhere."""
+    """No partition that may be in it is re-created, and new partitions are placed elsewhere."""
     lost = partitions_in(disks.paths[1], TOPIC)
     assert len(lost) == PARTITIONS // 3
     damage(disks.paths[1])
@@ -142,7 +142,7 @@ def test_a_bad_directory_is_offline_and_the_others_serve(disks: Disks, damage: C
 
 
 @pytest.mark.parametrize("damage", [unmounted, gone])
-def test_a_directory_that_comes_back_serves_what_it_had(disks: Disks, damage: Callable[[Path], None]) -> None:
+def test_a_directory_that_returns_serves_its_records(disks: Disks, damage: Callable[[Path], None]) -> None:
     damage(disks.paths[1])
 
     async def main(*, is_back: bool) -> None:
@@ -171,7 +171,7 @@ def test_without_the_directory_of_the_metadata_nothing_starts(disks: Disks, dama
 
 @pytest.mark.parametrize("damage", [unmounted, gone])
 def test_a_missing_directory_of_the_metadata_is_no_new_broker(disks: Disks, damage: Callable[[Path], None]) -> None:
-    """The other directories know that there was one."""
+    """The other directories have a record of it."""
     damage(disks.paths[0])
     for _ in range(2):
         assert "the metadata are missing or empty" in disks.refusal()
@@ -187,8 +187,8 @@ def test_a_missing_directory_of_the_metadata_is_no_new_broker(disks: Disks, dama
     run(main)
 
 
-def test_directories_that_go_away_one_by_one(disks: Disks) -> None:
-    """The others go on; without the last, and without the first, which has the metadata, the broker stops and says so."""
+def test_directories_that_fail_one_by_one(disks: Disks) -> None:
+    """The others continue; without the last, and without the first, which has the metadata, the broker stops with a message."""
     lost = partitions_in(disks.paths[1], TOPIC) + partitions_in(disks.paths[2], TOPIC)
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""Several brokers in one process: each stops, dies and returns alone, at its own address, and the rest goes on."""
+"""Several brokers in one process: each stops, fails and returns alone, at its own address, and the others continue."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ DEADLINE_S = 120.0
 def until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + DEADLINE_S
     while not condition():
-        assert time.monotonic() < deadline, f"still not so after {DEADLINE_S} s"
+        assert time.monotonic() < deadline, f"the condition does not hold after {DEADLINE_S} s"
         time.sleep(0.02)
 
 
 def seen(cluster: LowtideCluster, broker_id: int) -> ClusterMetadata:
-    """What one broker tells of the cluster."""
+    """The cluster according to one broker."""
     return AdminClient({"bootstrap.servers": cluster.address(broker_id), "log_level": 0}).list_topics(timeout=60)
 
 
@@ -45,7 +45,7 @@ def test_three_brokers_are_one_cluster_and_keep_to_their_own_folders(tmp_path: P
     assert (tmp_path / "lowtide-metadata.sqlite").exists()
 
 
-def test_a_broker_that_stops_or_is_killed_leaves_the_cluster_and_returns_where_it_was() -> None:
+def test_a_broker_that_stops_or_is_killed_leaves_the_cluster_and_returns_at_its_address() -> None:
     with LowtideCluster(brokers=3) as cluster:
         everybody = {broker_id: cluster.address(broker_id) for broker_id in cluster.broker_ids}
         for end in (cluster.stop_broker, cluster.kill_broker):
@@ -56,7 +56,7 @@ def test_a_broker_that_stops_or_is_killed_leaves_the_cluster_and_returns_where_i
             until(lambda: brokers_seen(cluster, 2) == brokers_seen(cluster, 3) == everybody)
 
 
-def test_a_broker_that_died_is_missed_only_when_its_lease_is_over_and_its_successor_needs_not_wait() -> None:
+def test_a_failed_broker_is_fenced_when_its_lease_ends_and_its_successor_need_not_wait() -> None:
     with LowtideCluster(brokers=2) as cluster:
         cluster.kill_broker(1)
         assert set(brokers_seen(cluster, 2)) == {1, 2}
@@ -75,7 +75,7 @@ def test_the_cluster_survives_that_all_of_its_brokers_stop(tmp_path: Path) -> No
         assert seen(cluster, 1).cluster_id == before
 
 
-def test_what_each_broker_must_have_for_itself_is_refused() -> None:
+def test_a_setting_that_each_broker_must_have_alone_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"log\.dirs=/tmp is not possible for several brokers of one process: each has its own"):
         LowtideCluster(brokers=2, config={"log.dirs": "/tmp"}).start()
 

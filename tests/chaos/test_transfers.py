@@ -1,10 +1,10 @@
-"""Money moved between accounts, exactly once, while brokers, coordinators and clients are killed: no order is lost or carried out twice.
+"""Money moved between accounts, exactly once, while brokers, coordinators and clients are killed: no order is lost or executed twice.
 
-Orders are read, carried out and ticked off in one transaction (`transfer_programs.py`). What is committed is read from outside all the
-while, and judged: nothing is read twice, nothing that was aborted; and in the end each order has its two entries, once, so that the sum of
-all accounts is what it was.
+Orders are read, executed and marked as done in one transaction (`transfer_programs.py`). Committed records are read by an auditor all the
+time, and checked: no record is read twice, no aborted one is read; and at the end each order has its two entries, once, so that the sum of
+all accounts is unchanged.
 
-`SECONDS_OF_TRANSFER=600` for long, `SEED=n` for other faults.
+`SECONDS_OF_TRANSFER=600` for a long run, `SEED=n` for other faults.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SEED = int(os.environ.get("SEED", "7"))
 MOVERS = ("mover-1", "mover-2")
 CLIENTS = ("orders", *MOVERS, "auditor")
 ENOUGH = 100_000
-"""Transactions of orders that no life comes to the end of."""
+"""More transactions of orders than any process completes."""
 
 SETTLE_S = 90.0
 SETTINGS = (
@@ -46,12 +46,12 @@ SETTINGS = (
 
 
 class Ledger:
-    """What the clients told, and whether it can be."""
+    """The clients' reports, and whether they are possible."""
 
     def __init__(self) -> None:
         self.begun: set[int] = set()
         self.never: set[int] = set()
-        """Orders whose transaction is to be aborted."""
+        """Orders whose transaction must be aborted."""
         self.ordered: set[int] = set()
         self.orders: dict[int, dict[str, int]] = {}
         self.entries: dict[tuple[int, int], int] = {}
@@ -92,11 +92,11 @@ class Ledger:
 
     @property
     def is_settled(self) -> bool:
-        """Whether all orders that were acknowledged are read, and all that are read are carried out."""
+        """Whether all orders that were acknowledged are read, and all that are read are executed."""
         return self.ordered <= self.orders.keys() and len(self.entries) >= 2 * len(self.orders)
 
     def check(self) -> None:
-        """All is settled: each order is carried out, once, and nothing else is."""
+        """When all is settled: each order is executed once, and nothing else is."""
         wanted = {(order["order"], order["from"]): -order["amount"] for order in self.orders.values()}
         wanted |= {(order["order"], order["to"]): order["amount"] for order in self.orders.values()}
         assert self.faults == []
@@ -106,7 +106,7 @@ class Ledger:
 
 
 class Bank:
-    """The programs, and what strikes them and the brokers."""
+    """The programs, and the faults of programs and brokers."""
 
     def __init__(self, cluster: ClusterProcesses) -> None:
         self.cluster = cluster
@@ -132,7 +132,7 @@ class Bank:
         return ClientProcess("tests.chaos.transfer_programs", given, told)
 
     async def strike(self, what: str) -> None:
-        """One fault of `FAULTS`."""
+        """Inject one fault of `FAULTS`."""
         if what in CLIENTS:
             await self.clients.kill(what)
         elif what == "group":
@@ -147,18 +147,18 @@ class Bank:
             await self.faults.kill_any()
 
     async def until(self, what: str, condition: Callable[[], bool]) -> None:
-        """Wait for it."""
+        """Wait for the condition."""
         try:
             async with asyncio.timeout(SETTLE_S):
                 while not condition():
                     assert self.ledger.faults == []
                     await asyncio.sleep(0.05)
         except TimeoutError:
-            told = f"{what} did not come: {dict(self.ledger.counts)} {dict(self.clients.returns)}"
+            told = f"{what} did not happen: {dict(self.ledger.counts)} {dict(self.clients.returns)}"
             raise AssertionError(f"{told}\n{self.clients.noise}\n{self.cluster.tail()}") from None
 
     async def settle(self) -> None:
-        """No more faults, a last order, and all that was ordered is carried out."""
+        """Inject no more faults, send a last order, and wait until all orders are executed."""
         await self.faults.all_back()
         await self.clients.rest()
         await self.clients.kill("orders")
@@ -178,6 +178,7 @@ FIRST = ("mover-1", "orders", "transactions", "auditor", "group", "mover-2")
 FAULTS = (*FIRST, "any", "freeze", "all")
 
 
+@pytest.mark.seeds
 async def test_no_order_is_lost_or_carried_out_twice(tmp_path: Path) -> None:
     async with ClusterProcesses(tmp_path, *SETTINGS) as cluster:
         for topic in (ORDERS, ENTRIES):

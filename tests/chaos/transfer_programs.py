@@ -1,8 +1,8 @@
-"""The clients of a bank, each a program of its own (`client_processes.py`), all of them librdkafka's.
+"""The clients of a bank, each a separate program (`client_processes.py`), all of them librdkafka's.
 
 `orders` writes orders to move money, a few a transaction, and aborts every fifth. `mover` is a member of the group that reads orders and
-writes what they take from one account and give to the other; what it has read is part of the same transaction. `auditor` reads all that
-is committed. Whoever can't go on exits, and is started anew by the test.
+writes their debits and credits; its read offsets are part of the same transaction. `auditor` reads all
+committed records. A program that cannot continue exits, and the test starts it again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Ending:
 
 
 def persist(call: Callable[[], Any]) -> Any:
-    """Call again what may be called again. Errors: KafkaException for the rest."""
+    """Repeat a call after retriable errors. Errors: KafkaException for others."""
     while True:
         try:
             return call()
@@ -67,7 +67,7 @@ def transactional(bootstrap: str, name: str) -> Producer:
 
 
 def orders(bootstrap: str, first: int, transactions: int) -> None:
-    """Write so many transactions of orders, whose numbers begin with `first`."""
+    """Write so many transactions of orders, whose numbers start with `first`."""
     ending, chosen = Ending(), random.Random(first)
     producer = transactional(bootstrap, ORDERS)
     for count in range(transactions):
@@ -91,7 +91,7 @@ def orders(bootstrap: str, first: int, transactions: int) -> None:
 
 
 def mover(bootstrap: str, name: str) -> None:
-    """Carry orders out until told to end."""
+    """Execute orders until asked to end."""
     ending = Ending()
     producer = transactional(bootstrap, name)
     consumer = Consumer(
@@ -124,7 +124,7 @@ def mover(bootstrap: str, name: str) -> None:
 
 
 def move(producer: Producer, consumer: Consumer, messages: list[Message]) -> None:
-    """One transaction: both sides of each order, and how far the orders are read."""
+    """One transaction: both sides of each order, and the offsets of the read orders."""
     numbers = []
     producer.begin_transaction()
     for message in messages:
@@ -143,14 +143,14 @@ def move(producer: Producer, consumer: Consumer, messages: list[Message]) -> Non
 
 
 def rewind(consumer: Consumer) -> None:
-    """Read again what an aborted transaction had read."""
+    """Go back to the orders of an aborted transaction."""
     assigned = consumer.assignment()
     for place in persist(lambda: consumer.committed(assigned, CALL_S)) if assigned else []:
         consumer.seek(TopicPartition(place.topic, place.partition, place.offset if place.offset >= 0 else OFFSET_BEGINNING))
 
 
 def auditor(bootstrap: str, positions: list[tuple[str, int, int]]) -> None:
-    """Tell all that is committed, from these positions on."""
+    """Report all committed records, from these positions on."""
     ending = Ending()
     consumer = Consumer(
         {

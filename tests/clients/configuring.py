@@ -1,6 +1,6 @@
-"""What the tests ask of the clients that can describe and change configurations, each in its own words.
+"""One interface to the clients that can describe and change configurations.
 
-confluent-kafka and kafka-python speak IncrementalAlterConfigs and AlterConfigs, aiokafka only the latter; its tests skip the rest.
+confluent-kafka and kafka-python use IncrementalAlterConfigs and AlterConfigs, aiokafka only the latter; its tests skip the rest.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Change = tuple[Literal["SET", "DELETE", "APPEND", "SUBTRACT"], str]
 
 
 class Described(NamedTuple):
-    """One key. `source` by the name that Kafka gives it."""
+    """One key. `source` has Kafka's name."""
 
     value: str | None
     source: str
@@ -40,16 +40,16 @@ class Described(NamedTuple):
 
 
 class Configurer(Protocol):
-    """A client that describes and changes configurations. Errors: the client's own, with Kafka's name of the error in it."""
+    """A client that describes and changes configurations. Errors: the client's own, which contain Kafka's name of the error."""
 
     name: str
     is_incremental: bool
     """Whether it has `alter`."""
     replaces: bool
-    """Whether its `replace` deletes what isn't named. kafka-python first asks what is set, and sends that along."""
+    """Whether its `replace` deletes keys that are not named. kafka-python first requests the current keys, and sends them too."""
 
     def describe(self, kind: Kind, name: str, keys: Sequence[str] | None = None) -> dict[str, Described]:
-        """The keys of a resource; a client that can't ask for some asks for all."""
+        """The keys of a resource; a client that cannot request some requests all."""
 
     def alter(self, kind: Kind, name: str, changes: Mapping[str, Change]) -> None:
         """Change some keys."""
@@ -120,7 +120,7 @@ class KafkaPythonConfigurer:
             self._check(admin.alter_configs([KafkaPythonResource(kind, name, dict(configs))], incremental=False))
 
     def list(self) -> dict[str, list[str]]:
-        """All that can be configured, by type."""
+        """All configurable resources, by type."""
         with self._admin() as admin:
             found: dict[str, list[str]] = admin.list_config_resources()
         return found

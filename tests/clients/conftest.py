@@ -20,12 +20,12 @@ CLIENTS: dict[str, Callable[[str], Driver]] = {kind.name: kind for kind in (Kcat
 LIBRARIES = [name for name in CLIENTS if name != Kcat.name]
 
 NOT_YET = (KafkaException,)
-"""A broker may need a moment to lead what it has just told it created; while it does, the look-up says so."""
+"""A broker may need a moment to become leader of a partition that it has just created; until then the look-up returns an error."""
 
 
 @pytest.fixture(params=list(CLIENTS))
 def client(request: pytest.FixtureRequest, lowtide: SimpleNamespace) -> Driver:
-    """Each client in turn; kcat only where it is installed, which in CI it must be."""
+    """Each client in turn; kcat only if it is installed, which CI requires."""
     if request.param == Kcat.name and shutil.which("kcat") is None and not os.environ.get("CI"):
         pytest.skip("kcat is not installed")
     return CLIENTS[request.param](lowtide.bootstrap)
@@ -33,13 +33,13 @@ def client(request: pytest.FixtureRequest, lowtide: SimpleNamespace) -> Driver:
 
 @pytest.fixture(params=LIBRARIES)
 def library(request: pytest.FixtureRequest, lowtide: SimpleNamespace) -> Driver:
-    """Each client but kcat, in turn: those that can create topics, delete records and set a record's time."""
+    """Each client except kcat, in turn: those that can create topics, delete records and set a record's time."""
     return CLIENTS[request.param](lowtide.bootstrap)
 
 
 @pytest.fixture(scope="session")
 def other(lowtide: SimpleNamespace) -> Driver:
-    """A client for what a test needs but does not look at."""
+    """A client for steps that a test needs but does not check."""
     return Confluent(lowtide.bootstrap)
 
 
@@ -52,11 +52,11 @@ def new_topic(other: Driver, name: str, configs: dict[str, str]) -> str:
 
 @pytest.fixture
 def topic(other: Driver, lowtide_topic: str) -> str:
-    """A new topic of three partitions; its records may be as old as a test likes."""
+    """A new topic of three partitions; its records may have any age."""
     return new_topic(other, lowtide_topic, {"retention.ms": "-1"})
 
 
 @pytest.fixture
 def plain_topic(other: Driver, lowtide_topic: str) -> str:
-    """A new topic of three partitions without a configuration of its own."""
+    """A new topic of three partitions without its own configuration."""
     return new_topic(other, lowtide_topic, {})

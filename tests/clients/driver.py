@@ -1,10 +1,10 @@
-"""What the tests of this folder ask of a client, whichever it is.
+"""One interface to all clients of this folder.
 
-Every test is written once against `Driver` and runs with each client in its own words: kcat as a command, confluent-kafka, kafka-python
-and aiokafka as libraries. Only a `Reader` stays open between calls; every other call opens its client, waits for what it was asked, and
+Every test is written once against `Driver` and runs with each client: kcat as a command, confluent-kafka, kafka-python
+and aiokafka as libraries. Only a `Reader` stays open between calls; every other call opens its client, waits for the result, and
 closes it.
 
-Offsets are absolute; a start offset is the first offset wanted, an end offset is one past the last record.
+Offsets are absolute; a start offset is the first requested offset, an end offset is one past the last record.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from contextlib import AbstractContextManager, suppress
 from typing import Literal, NamedTuple, Protocol
 
 DEADLINE_S = 120.0
-"""How long one call of a client may take before the test fails; generous, for an answer normally takes milliseconds."""
+"""How long one call of a client may take before the test fails; generous, because an answer normally takes milliseconds."""
 
 TO_HIGH_WATERMARK = -1
 """The offset in DeleteRecords that stands for the partition's high watermark (KIP-107)."""
 
 Reset = Literal["error", "earliest"]
-"""What a reader does when its position is out of range: raise `OutOfRangeError`, or go to the first readable record."""
+"""The reaction of a reader to a position that is out of range: raise `OutOfRangeError`, or go to the first readable record."""
 
 
 POLL_INTERVAL_S = 0.02
@@ -38,11 +38,11 @@ def until(condition: Callable[[], bool], *, but: tuple[type[Exception], ...] = (
             if condition():
                 return
         time.sleep(POLL_INTERVAL_S)
-    raise TimeoutError(f"still not so after {DEADLINE_S} s")
+    raise TimeoutError(f"the condition does not hold after {DEADLINE_S} s")
 
 
 class OutOfRangeError(Exception):
-    """The broker answered OFFSET_OUT_OF_RANGE, in whatever form the client tells it."""
+    """The broker answered OFFSET_OUT_OF_RANGE, in any form that the client reports."""
 
 
 class Sent(NamedTuple):
@@ -55,7 +55,7 @@ class Sent(NamedTuple):
 
 
 class Received(NamedTuple):
-    """A record as the client gave it to us."""
+    """A record as the client returned it."""
 
     offset: int
     timestamp_ms: int
@@ -78,30 +78,30 @@ class Reader(Protocol):
 
 
 class Driver(Protocol):
-    """One client. kcat has no words for the last four calls but `partition_count`, nor for `Sent.timestamp_ms` and for what is empty."""
+    """One client. kcat lacks the last four calls except `partition_count`, `Sent.timestamp_ms`, and empty keys and values."""
 
     name: str
 
     def produce(self, topic: str, records: Sequence[Sent], *, partition: int = 0, codec: str = "none", idempotent: bool = False) -> None:
-        """Send `records`, as one batch where the client can be told so, and return when all are acknowledged (acks=all)."""
+        """Send `records`, as one batch if the client can be configured so, and return when all are acknowledged (acks=all)."""
 
     def reader(self, topic: str, partition: int, start: int, *, reset: Reset = "error") -> AbstractContextManager[Reader]:
         """Open a consumer at offset `start`."""
 
     def offsets(self, topic: str, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
-        """Return (beginning, end) of each partition as ListOffsets tells them."""
+        """Return (beginning, end) of each partition by ListOffsets."""
 
     def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
-        """Return the offset of the first record at or after `timestamp_ms`, None where there is none."""
+        """Return the offset of the first record at or after `timestamp_ms`, None if there is none."""
 
     def create_topic(self, topic: str, partitions: int, configs: Mapping[str, str], *, replicas: int = 1) -> None:
-        """Create a topic with so many replicas of each partition."""
+        """Create a topic with this number of replicas of each partition."""
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic."""
 
     def partition_count(self, topic: str) -> int | None:
-        """Return how many partitions Metadata tells for `topic`, None when there is no such topic; never creates it."""
+        """Return the partition count of `topic` by Metadata, None if there is no such topic; never creates it."""
 
     def delete_records(self, topic: str, offsets: Mapping[int, int]) -> dict[int, int]:
         """Delete below the given offset of each partition and return the low watermarks."""

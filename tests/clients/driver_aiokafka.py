@@ -29,7 +29,7 @@ async def read_records(consumer: AIOKafkaConsumer, count: int) -> list[Received]
 
 
 class AiokafkaReader:
-    """A started consumer with one assigned partition, and the loop that it lives on."""
+    """A started consumer with one assigned partition, and its loop."""
 
     def __init__(self, runner: asyncio.Runner, consumer: AIOKafkaConsumer, place: TopicPartition) -> None:
         self._runner = runner

@@ -15,7 +15,7 @@ from confluent_kafka.cimpl import NewTopic
 from .driver import DEADLINE_S, OutOfRangeError, Received, Reset, Sent
 
 NO_GROUPS = frozenset({KafkaError._UNSUPPORTED_FEATURE})
-"""The binding demands a group.id and librdkafka then looks for a coordinator; of a broker without groups it tells this error once."""
+"""The binding requires a group.id, and librdkafka then looks for a coordinator; with a broker without groups it reports this error once."""
 
 
 def received(message: Message) -> Received:
@@ -116,7 +116,7 @@ class Confluent:
         with self._consumer({}) as consumer:
             [found] = consumer.offsets_for_times([TopicPartition(topic, partition, timestamp_ms)], timeout=DEADLINE_S)
         assert found.error is None, found.error
-        # librdkafka tells "none" as OFFSET_END.
+        # librdkafka reports "none" as OFFSET_END.
         return found.offset if found.offset >= 0 else None
 
     def _admin(self) -> AdminClient:
@@ -124,7 +124,7 @@ class Confluent:
 
     def create_topic(self, topic: str, partitions: int, configs: Mapping[str, str], *, replicas: int = 1) -> None:
         new = NewTopic(topic, num_partitions=partitions, replication_factor=replicas, config=dict(configs))
-        # The futures do not keep their client alive: it must have a name here until they are done, and below likewise.
+        # The futures do not keep their client alive: it must be referenced here until they are done, and below likewise.
         admin = self._admin()
         admin.create_topics([new], request_timeout=DEADLINE_S)[topic].result(DEADLINE_S)
 

@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 with warnings.catch_warnings():
-    # The package reads its own message files, as it is imported, by functions that Python 3.11 calls deprecated.
+    # At its import the package reads its own message files by functions that are deprecated in Python 3.11.
     warnings.filterwarnings("ignore", "(read|open)_text is deprecated", DeprecationWarning)
     from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
     from kafka.errors import OffsetOutOfRangeError
@@ -115,13 +115,13 @@ class KafkaPython:
         return {place.partition: answer["low_watermark"] for place, answer in answers.items()}
 
     def log_directories(self, topics: Mapping[str, Sequence[int]] | None) -> list[dict[str, Any]]:
-        """What DescribeLogDirs tells of some partitions, or of all: a row for each log directory. No other Python client asks that."""
+        """The DescribeLogDirs rows of some partitions, or of all: one for each log directory. No other Python client has this request."""
         with self._admin() as admin:
             [answer] = admin.describe_log_dirs({topic: list(partitions) for topic, partitions in topics.items()} if topics else topics)
         return list(answer["log_dirs"])
 
     def producers(self, topic: str, partition: int) -> list[Any]:
-        """What DescribeProducers tells of a partition. No other Python client asks that."""
+        """The DescribeProducers rows of a partition. No other Python client has this request."""
         place = TopicPartition(topic, partition)
         with self._admin() as admin:
             return list(admin.describe_producers([place])[place].active_producers)

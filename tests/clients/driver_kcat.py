@@ -1,4 +1,4 @@
-"""kcat, the command: produces, consumes and asks for offsets; it has no words for administration nor for a record's time."""
+"""kcat, the command: produces, consumes and requests offsets; it lacks administration and the timestamps of records."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ OUT_OF_RANGE_WORDS = re.compile(r"offset reset|out of range", re.IGNORECASE)
 
 
 class KcatError(Exception):
-    """kcat ended with an error; holds what it wrote."""
+    """kcat ended with an error; it has kcat's output."""
 
 
 def run_kcat(bootstrap: str, *arguments: str, text: str = "") -> str:
     """Run kcat to its end and return what it wrote to standard output.
 
-    Errors: `OutOfRangeError` and `KcatError` with kcat's own words when it failed or complained.
+    Errors: `OutOfRangeError` and `KcatError` with kcat's own message if it failed or reported an error.
     """
     command = ["kcat", "-b", bootstrap, "-X", "broker.address.family=v4", *arguments]
     done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
@@ -93,7 +93,8 @@ class Kcat:
     def _query(self, topic: str, partition: int, timestamp_ms: int) -> int:
         answer = run_kcat(self._bootstrap, "-Q", "-t", f"{topic}:{partition}:{timestamp_ms}")
         found = re.fullmatch(rf"{re.escape(topic)} \[{partition}\] offset (-?\d+)\s*", answer)
-        assert found, answer
+        if found is None:
+            raise KcatError(answer)
         return int(found[1])
 
     def offsets(self, topic: str, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:

@@ -1,17 +1,19 @@
-"""Members of consumer groups, and those who look after groups, each client in its own words.
+"""Members of consumer groups, and administrators of groups, for each client.
 
-A member has its first assignment, and takes part in rebalances, only while it is polled; aiokafka's does it by itself.
+A member gets its first assignment, and takes part in rebalances, only while it is polled; aiokafka's does so by itself.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import queue
 import subprocess
 import threading
+import time
 import warnings
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import Any, Final, Protocol
 
 import aiokafka
@@ -29,11 +31,16 @@ from .driver_kcat import Kcat
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", "(read|open)_text is deprecated", DeprecationWarning)
     from kafka import KafkaAdminClient
+    from kafka.errors import RebalanceInProgressError
     from kafka.structs import OffsetAndMetadata
 
 POLL_S: Final = 0.1
 SESSION_MS: Final = 6_000
 """The shortest session that a broker allows by default."""
+
+_LONG_POLL_MS: Final = 1_000
+_BETWEEN_POLLS_S: Final = 0.01
+"""So that a commit gets its turn."""
 
 Place = tuple[int, int]
 """Partition and offset of a record."""
@@ -43,13 +50,13 @@ class Member(Protocol):
     """A consumer that has subscribed to one topic."""
 
     def poll(self) -> list[Place]:
-        """Take part in the group for a tenth of a second, and return what came."""
+        """Take part in the group for a tenth of a second, and return the records that arrived."""
 
     def assignment(self) -> set[int]:
         """The partitions that it has now."""
 
     def commit(self) -> None:
-        """Commit what was returned, and wait for it."""
+        """Commit the returned records, and wait for the response."""
 
     def close(self) -> None:
         """Leave the group."""
@@ -94,7 +101,11 @@ class ConfluentMember:
 
 
 class KafkaPythonMember:
-    """kafka-python."""
+    """kafka-python, polled in its own thread.
+
+    Version 3.0 forgets a join that completes between two polls and joins again, which makes the others join again too: members that are
+    polled in turns for a moment each may do so forever. A poll that lasts as long as the join completes it.
+    """
 
     def __init__(self, bootstrap: str, topic: str, group: str, instance_id: str | None) -> None:
         self._consumer: Any = KafkaConsumer(
@@ -106,26 +117,56 @@ class KafkaPythonMember:
             session_timeout_ms=SESSION_MS,
             heartbeat_interval_ms=200,
         )
-        # A leader that has not heard of the topic's partitions yet shares none out, and does not look again for minutes.
+        # A leader without the topic's metadata assigns no partitions, and does not refresh it for minutes.
         self._consumer.partitions_for_topic(topic)
         self._consumer.subscribe([topic])
+        self._records: queue.SimpleQueue[tuple[Any, int]] = queue.SimpleQueue()
+        self._reached: dict[Any, Any] = {}
+        self._lock = threading.Lock()
+        self._stops = threading.Event()
+        self._thread = threading.Thread(target=self._poll_until_stopped)
+        self._thread.start()
+
+    def _poll_until_stopped(self) -> None:
+        while not self._stops.wait(_BETWEEN_POLLS_S):
+            with self._lock:
+                polled = self._consumer.poll(timeout_ms=_LONG_POLL_MS)
+            for place, records in polled.items():
+                for record in records:
+                    self._records.put((place, record.offset))
 
     def poll(self) -> list[Place]:
-        polled = self._consumer.poll(timeout_ms=int(POLL_S * 1000))
-        return [(place.partition, record.offset) for place, records in polled.items() for record in records]
+        found = []
+        with suppress(queue.Empty):
+            found.append(self._records.get(timeout=POLL_S))
+            while True:
+                found.append(self._records.get_nowait())
+        self._reached |= {place: OffsetAndMetadata(offset + 1, "", -1) for place, offset in found}
+        return [(place.partition, offset) for place, offset in found]
 
     def assignment(self) -> set[int]:
         return {place.partition for place in self._consumer.assignment()}
 
     def commit(self) -> None:
-        self._consumer.commit()
+        """After a rebalance too: metadata that arrive late make this client join again, and its error asks for a poll before the commit."""
+        deadline_s = time.monotonic() + DEADLINE_S
+        while True:
+            try:
+                with self._lock:
+                    return self._consumer.commit(self._reached)
+            except RebalanceInProgressError:
+                if time.monotonic() > deadline_s:
+                    raise
+                time.sleep(POLL_S)
 
     def close(self) -> None:
+        self._stops.set()
+        self._thread.join()
         self._consumer.close()
 
 
 class AiokafkaMember:
-    """aiokafka, on a loop that runs in a thread of its own."""
+    """aiokafka, on a loop in its own thread."""
 
     def __init__(self, bootstrap: str, topic: str, group: str, instance_id: str | None) -> None:
         self._loop = asyncio.new_event_loop()
@@ -210,10 +251,10 @@ def kcat_group(bootstrap: str, topic: str, group: str, count: int) -> list[Place
 
 
 class Keeper(Protocol):
-    """A client that looks after groups. States are Kafka's names."""
+    """A client that administers groups. States are Kafka's names."""
 
     def groups(self) -> dict[str, str]:
-        """Id and state of each group; the state is empty where the client doesn't tell it."""
+        """Id and state of each group; the state is empty if the client does not return it."""
 
     def describe(self, group: str) -> tuple[str, int]:
         """State and number of members."""
@@ -294,7 +335,7 @@ class KafkaPythonKeeper:
             admin.alter_group_offsets(group, values)
 
     def delete_offsets(self, group: str, topic: str, partitions: list[int]) -> Any:
-        """Delete single offsets: the outcome of each as the client tells it."""
+        """Delete single offsets: the result of each, as returned by the client."""
         with self._open() as admin:
             return admin.delete_group_offsets(group, [KafkaPythonPlace(topic, number) for number in partitions])
 
@@ -306,7 +347,7 @@ class KafkaPythonKeeper:
 
 
 class AiokafkaKeeper:
-    """aiokafka, which can only look."""
+    """aiokafka, which can only describe."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap

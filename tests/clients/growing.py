@@ -1,7 +1,7 @@
-"""What the tests ask of the clients that can add partitions and describe the cluster, each in its own words.
+"""One interface to the clients that can add partitions and describe the cluster.
 
-Only kafka-python speaks DescribeCluster and DescribeTopicPartitions; confluent-kafka and aiokafka describe the cluster by Metadata, as
-does kcat, which can't add partitions.
+Only kafka-python has DescribeCluster and DescribeTopicPartitions; confluent-kafka and aiokafka describe the cluster by Metadata, as
+does kcat, which cannot add partitions.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Place = tuple[str, int]
 
 
 class Cluster(NamedTuple):
-    """The cluster as a client tells it; None is what that client doesn't tell. `brokers`: id, host and port."""
+    """The cluster as returned by a client; a field is None if the client does not return it. `brokers`: id, host and port."""
 
     cluster_id: str | None
     controller_id: int
@@ -46,7 +46,7 @@ class Grower(Protocol):
     name: str
 
     def grow(self, topic: str, count: int, assignments: Assignments | None = None, *, validate_only: bool = False) -> int:
-        """Ask for `count` partitions in all. Returns Kafka's error code, 0 when it is done."""
+        """Request `count` partitions in total. Returns Kafka's error code, 0 for success."""
 
     def cluster(self) -> Cluster:
         """Describe the cluster."""
@@ -103,9 +103,9 @@ class KafkaPythonGrower:
         return Cluster(found["cluster_id"], found["controller_id"], brokers)
 
     def page(self, topics: Sequence[str], limit: int, cursor: Place | None = None) -> tuple[dict[str, tuple[int, list[int]]], Place | None]:
-        """One page of DescribeTopicPartitions, which no other Python client speaks.
+        """One page of DescribeTopicPartitions, which no other Python client has.
 
-        Returns each topic's error code and partitions, and where the next page begins.
+        Returns each topic's error code and partitions, and the start of the next page.
         """
         begin = None if cursor is None else {"topic_name": cursor[0], "partition_index": cursor[1]}
         with closing(KafkaAdminClient(bootstrap_servers=self._bootstrap)) as admin:
@@ -159,7 +159,7 @@ GROWERS: dict[str, type[ConfluentGrower | KafkaPythonGrower | AiokafkaGrower]] =
 
 
 def kcat_cluster(bootstrap: str) -> Cluster:
-    """The cluster as `kcat -L` tells it; it says nothing of the cluster's id."""
+    """The cluster by `kcat -L`, which does not print the cluster's id."""
     found = json.loads(run_kcat(bootstrap, "-L", "-J"))
     brokers = ((broker["id"], *broker["name"].rsplit(":", 1)) for broker in found["brokers"])
     return Cluster(None, found["controllerid"], tuple((number, host, int(port)) for number, host, port in brokers))

@@ -1,6 +1,6 @@
-"""Clients that stay open over several calls, for what a call of a `Driver` cannot show: a broker that restarts, many partitions at once.
+"""Clients that stay open over several calls, for what a `Driver` call cannot express: a broker that restarts, many partitions.
 
-A producer sends without waiting and learns at `flush` what came of it. A consumer holds several partitions, and asks and seeks meanwhile.
+A producer sends without waiting and gets the results at `flush`. A consumer has several partitions, and requests offsets and seeks.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from .driver_kafka_python import TopicPartition as KafkaPythonPlace
 from .driver_kcat import Kcat, KcatError
 
 BACKOFF_MS = 100
-"""A client that lost its broker tries again this often; some would wait longer with each failure, and the test with them."""
+"""The retry interval of a client that lost its broker; some clients would otherwise wait longer after each failure."""
 
 CONNECTION_LOST = frozenset({KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN})
-"""librdkafka tells the application of it and goes on trying by itself."""
+"""librdkafka reports it to the application and continues to retry by itself."""
 
 ALL = "all"
 KCAT_READS_BYTES = 1024
-"""kcat takes its input in pieces of this size: a line is sent when the piece that it ends in is full."""
+"""kcat takes its input in pieces of this size: a line is sent when the piece with its end is full."""
 
 LARGEST_BYTES = 16_000_000
 """The clients' own limits are above any limit of the broker's that a test meets."""
@@ -41,14 +41,14 @@ class OpenProducer(Protocol):
     """A producer for one topic, acks=all unless opened otherwise."""
 
     def send(self, record: Sent, partition: int) -> None:
-        """Hand `record` over, and don't wait."""
+        """Submit `record` without waiting."""
 
     def flush(self) -> list[int]:
         """Return the offset of each record since the last flush, in the order of `send`, as soon as all are acknowledged.
 
-        With acks=0 nothing is acknowledged: it returns when all are sent, and the offsets mean nothing.
+        With acks=0 nothing is acknowledged: it returns when all are sent, and the offsets have no meaning.
 
-        Errors: whatever the client says when one was refused.
+        Errors: the client's own if a record was refused.
         """
 
 
@@ -62,7 +62,7 @@ class OpenConsumer(Protocol):
         """Continue at `offset`."""
 
     def offset_for_time(self, partition: int, timestamp_ms: int) -> int | None:
-        """The offset of the first record at or after `timestamp_ms`, asked by this consumer."""
+        """The offset of the first record at or after `timestamp_ms`, requested by this consumer."""
 
 
 class ConfluentProducer:
@@ -113,7 +113,7 @@ class ConfluentConsumer:
         while count > 0:
             message = self._consumer.poll(max(0.0, deadline - time.monotonic()))
             if message is None:
-                raise TimeoutError(f"{count} records did not come within {DEADLINE_S} s")
+                raise TimeoutError(f"{count} records did not arrive within {DEADLINE_S} s")
             error = message.error()
             if error is None:
                 partition = message.partition()
@@ -162,7 +162,7 @@ class KafkaPythonConsumer:
         deadline = time.monotonic() + DEADLINE_S
         while count > 0:
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{count} records did not come within {DEADLINE_S} s")
+                raise TimeoutError(f"{count} records did not arrive within {DEADLINE_S} s")
             for place, found in self._consumer.poll(timeout_ms=200, max_records=count).items():
                 rows = [Received(r.offset, r.timestamp, r.key, r.value, tuple(r.headers)) for r in found]
                 records.setdefault(place.partition, []).extend(rows)
@@ -179,7 +179,7 @@ class KafkaPythonConsumer:
 
 
 class AiokafkaProducer:
-    """aiokafka's, and the loop that it lives on."""
+    """aiokafka's, and its loop."""
 
     def __init__(self, runner: asyncio.Runner, producer: aiokafka.AIOKafkaProducer, topic: str) -> None:
         self._runner = runner
@@ -204,7 +204,7 @@ class AiokafkaProducer:
 
 
 class AiokafkaConsumer:
-    """aiokafka's, and the loop that it lives on."""
+    """aiokafka's, and its loop."""
 
     def __init__(self, runner: asyncio.Runner, consumer: aiokafka.AIOKafkaConsumer, topic: str) -> None:
         self._runner = runner
@@ -235,12 +235,12 @@ class AiokafkaConsumer:
 
 
 def kcat_value(number: int) -> bytes:
-    """The number, with as many zeros before it as make it, with the key `k` and a line break, one of kcat's pieces."""
+    """The number, padded with zeros so that, with the key `k` and a line break, it is one of kcat's pieces."""
     return str(number).zfill(KCAT_READS_BYTES - len("k|\n")).encode()
 
 
 class KcatProducer:
-    """kcat, with its standard input for a queue. It tells nobody what was acknowledged, so the broker is asked."""
+    """kcat, with its standard input as a queue. It does not report acknowledgements, so the broker is asked."""
 
     def __init__(self, driver: Kcat, process: subprocess.Popen[str], topic: str) -> None:
         self._driver = driver
@@ -279,7 +279,7 @@ def confluent_producer(bootstrap: str, topic: str, *, idempotent: bool, acks: st
 
 
 def librdkafka(bootstrap: str) -> dict[str, Any]:
-    """What its producer and consumer have in common; a broker that comes and goes is no news here."""
+    """The settings that its producer and consumer share; restarts of a broker are not reported here."""
     backoff = {"reconnect.backoff.ms": BACKOFF_MS, "reconnect.backoff.max.ms": BACKOFF_MS}
     return {"bootstrap.servers": bootstrap, "broker.address.family": "v4", "log_level": 0} | backoff
 
@@ -355,7 +355,7 @@ def aiokafka_consumer(bootstrap: str, topic: str, starts: Mapping[int, int]) -> 
 
 @contextmanager
 def kcat_producer(bootstrap: str, topic: str, *, idempotent: bool, acks: str = ALL) -> Iterator[OpenProducer]:
-    """Partition 0 only. It ends when its input does, and must then have delivered everything."""
+    """Partition 0 only. It ends with its input, and must then have delivered everything."""
     settings = {
         "acks": acks,
         "linger.ms": 1,
@@ -365,7 +365,7 @@ def kcat_producer(bootstrap: str, topic: str, *, idempotent: bool, acks: str = A
         "reconnect.backoff.max.ms": BACKOFF_MS,
     }
     arguments = [word for name, value in settings.items() for word in ("-X", f"{name}={value}")]
-    # -E: that all brokers are down for a moment is not the end.
+    # -E: kcat continues although all brokers are down for a moment.
     command = ["kcat", "-b", bootstrap, "-P", "-E", "-t", topic, "-p", "0", "-K", "|", *arguments]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:
@@ -388,4 +388,4 @@ OPEN_CONSUMERS: dict[str, Callable[[str, str, Mapping[int, int]], AbstractContex
     KafkaPython.name: kafka_python_consumer,
     Aiokafka.name: aiokafka_consumer,
 }
-"""kcat is missing here: it reads to the end it was told and can neither seek nor ask."""
+"""kcat is missing here: it reads to a given end and can neither seek nor request offsets."""

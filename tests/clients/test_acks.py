@@ -1,4 +1,4 @@
-"""Producers that wait for every replica, for the leader, or for nothing; with idempotence or without, as the log shows."""
+"""Producers that wait for every replica, for the leader, or for nothing; with and without idempotence, checked in the log."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ RECORDS = [Sent(b"k", kcat_value(n)) for n in range(20)]
 
 
 def batches(lowtide: SimpleNamespace, topic: str) -> list[BatchHeader]:
-    """The headers of partition 0's batches, as they lie in its file."""
+    """The headers of partition 0's batches, as in its file."""
     [path] = (Path(lowtide.data_directory) / f"{topic}-0").glob("*.log")
     return [header for _, header in iterate_batches(path.read_bytes())]
 
 
 @pytest.mark.parametrize("acks", ["all", "1", "0"])
 @pytest.mark.parametrize("name", OPEN_PRODUCERS)
-def test_records_arrive_whatever_the_producer_waits_for(lowtide: SimpleNamespace, other: Driver, topic: str, name: str, acks: str) -> None:
-    """acks=0 gets no answer at all, so nothing but the log tells that they came."""
+def test_records_arrive_for_every_acks(lowtide: SimpleNamespace, other: Driver, topic: str, name: str, acks: str) -> None:
+    """acks=0 has no response, so only the log shows that they arrived."""
     with OPEN_PRODUCERS[name](lowtide.bootstrap, topic, idempotent=False, acks=acks) as producer:
         for start in (0, 10):
             for record in RECORDS[start : start + 10]:
@@ -38,7 +38,7 @@ def test_records_arrive_whatever_the_producer_waits_for(lowtide: SimpleNamespace
 
 @pytest.mark.parametrize("name", OPEN_PRODUCERS)
 def test_an_idempotent_producer_numbers_its_records(lowtide: SimpleNamespace, topic: str, name: str) -> None:
-    """One id, and the sequence of each batch goes on where the one before it ended."""
+    """One id, and the sequence of each batch continues where the previous one ended."""
     with OPEN_PRODUCERS[name](lowtide.bootstrap, topic, idempotent=True) as producer:
         for record in RECORDS:
             producer.send(record, 0)

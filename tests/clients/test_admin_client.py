@@ -1,4 +1,4 @@
-"""Our own admin client against real brokers: what it says is done is done, as other clients see it too."""
+"""Our own admin client against real brokers: its reported results are true, as other clients show."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from .tls_proxy import CERTIFICATE, TlsProxy
 
 START_MS = int(time.time() * 1000) - 3_600_000
 MANY = 500
-"""Partitions in one call. Ten thousand are in the unit tests: making them takes the brokers too long."""
+"""Partitions in one call. The unit tests have ten thousand: creating them takes the brokers too long."""
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,7 @@ def test_deletes_of_what_groups_have_consumed(admin: BlockingAdminClient, topic:
     assert admin.delete_groups(["one", "two"]) == {"one": None, "two": None}
 
 
-def test_the_leader_alone_answers_for_itself(admin: BlockingAdminClient, topic: str) -> None:
+def test_a_leader_only_delete_is_answered_by_the_leader(admin: BlockingAdminClient, topic: str) -> None:
     (first, *_) = partitions(topic)
     result = admin.delete_records({first: 5}, leader_only=True)[first]
     assert isinstance(result, DeletedRecords)
@@ -116,7 +116,7 @@ def test_the_leader_alone_answers_for_itself(admin: BlockingAdminClient, topic: 
     assert admin.delete_records({first: 5}) == {first: DeletedRecords(5, 5)}
 
 
-def test_a_topic_made_anew_is_left_alone(admin: BlockingAdminClient, three: LowtideCluster, topic: str) -> None:
+def test_a_re_created_topic_is_not_touched(admin: BlockingAdminClient, three: LowtideCluster, topic: str) -> None:
     described = admin.describe_topics([topic])[topic]
     assert isinstance(described, TopicDescription)
     assert described.topic_id is not None
@@ -136,7 +136,7 @@ def test_a_topic_made_anew_is_left_alone(admin: BlockingAdminClient, three: Lowt
 
 
 def test_many_partitions_in_one_call(admin: BlockingAdminClient, lowtide_topic: str) -> None:
-    """All that every leader has, in one request; what is there is looked up, and the topics' ids are checked."""
+    """All partitions of a leader in one request; the offsets are looked up, and the topics' ids are checked."""
     made = admin.create_topics([NewTopic(name=lowtide_topic, partitions=MANY, replication_factor=1)])[lowtide_topic]
     assert isinstance(made, CreatedTopic)
     results = admin.delete_records(dict.fromkeys(partitions(lowtide_topic, MANY), -1), leader_only=True)
@@ -145,7 +145,7 @@ def test_many_partitions_in_one_call(admin: BlockingAdminClient, lowtide_topic: 
 
 
 def test_a_broker_without_version_3() -> None:
-    """As every Kafka of today: nothing is deleted instead."""
+    """Like every Kafka of today: the client deletes nothing instead."""
     with LowtideCluster(config={"lowtide.max.version.DeleteRecords": "2"}) as cluster, BlockingAdminClient(cluster.bootstrap) as admin:
         admin.create_topics([NewTopic(name="t", partitions=1)])
         fill(cluster.bootstrap, "t", 1)
@@ -178,7 +178,7 @@ def test_topics_and_their_configurations(admin: BlockingAdminClient, topic: str)
     assert isinstance(admin.describe_topics([topic])[topic], BrokerAnsweredError)
 
 
-def test_records_can_be_looked_at(admin: BlockingAdminClient, topic: str) -> None:
+def test_records_can_be_read(admin: BlockingAdminClient, topic: str) -> None:
     fetched = admin.fetch_records(TopicPartition(topic, 1), 7)
     records = [
         record for start, _ in iterate_batches(fetched.records) for record in iterate_records(fetched.records[start:], max_bytes=1 << 20)
@@ -239,13 +239,13 @@ async def test_many_calls_at_once_on_one_client(three: LowtideCluster, topic: st
 
 
 async def test_the_blocking_client_inside_a_running_loop(three: LowtideCluster, topic: str) -> None:
-    """As in a notebook, where nothing can be waited for by the loop that runs the cell."""
+    """As in a notebook, where the loop that runs the cell cannot wait."""
     with BlockingAdminClient(three.bootstrap) as admin:
         assert set(admin.list_topics()) >= {topic}
 
 
 def test_tls(lowtide_topic: str) -> None:
-    """A broker behind a proxy that ends TLS: trusted by its certificate, refused without it, and no plain text gets through."""
+    """A broker behind a proxy that terminates TLS: trusted by its certificate, refused without it, and no plain text passes."""
     port, inside = free_ports(2)
     config = {"listeners": f"PLAINTEXT://127.0.0.1:{inside}", "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}"}
     with LowtideCluster(config=config), TlsProxy(port, inside):

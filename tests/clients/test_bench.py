@@ -1,6 +1,6 @@
-"""`python -m bench`: every workload runs, against a broker that it starts and against one given by address, and leaves nothing behind.
+"""`python -m bench`: every workload runs, with a broker that it starts and with one given by address, and leaves nothing behind.
 
-Amounts are tiny, so figures mean nothing here; that they are there, and that nothing was lost, does.
+Amounts are tiny, so the figures have no meaning; the tests check that they exist, and that no record is lost.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lowtide.testing.etcd import missing
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 240
-STARTED_ONLY = {"start", "kill"}
+STARTED_ONLY = {"start", "kill", "tls", "logins", "trim"}
 WORKLOADS = {
     "start",
     "batches",
@@ -28,8 +28,11 @@ WORKLOADS = {
     "closed",
     "metadata",
     "kcat",
+    "tls",
+    "logins",
     "delete",
     "deletemany",
+    "trim",
     "rebalance",
     "commits",
     "transactions",
@@ -72,7 +75,7 @@ OF_SEVERAL = {"replicated", "leaderonly", "frozen", "moved", "failover"}
 
 @pytest.mark.skipif(missing() is not None, reason=str(missing()))
 def test_one_tiny_round_on_three_brokers(tmp_path: Path):
-    """With an etcd beside them; what is killed, frozen and moved there is awake and in sync again for the next workload."""
+    """With an etcd beside them; brokers that are killed, frozen or moved run and are in sync again for the next workload."""
     scratch, out = tmp_path / "scratch", tmp_path / "out.json"
     scratch.mkdir()
     words = ["-w", "closed,replicated,leaderonly,frozen,moved,failover,partitions", "--scratch", str(scratch), "--json", str(out)]
@@ -86,7 +89,7 @@ def test_one_tiny_round_on_three_brokers(tmp_path: Path):
 
 
 def test_a_bench_that_is_ended_ends_its_broker(tmp_path: Path):
-    """SIGTERM in the middle of a round: no process and no directory stays behind."""
+    """SIGTERM in the middle of a round: no process and no directory remains."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     words = [sys.executable, "-m", "bench", "-w", "batches", "-r", "1000", "--scratch", str(scratch)]
@@ -103,23 +106,23 @@ def test_a_bench_that_is_ended_ends_its_broker(tmp_path: Path):
 
 
 def content_of(path: Path) -> bytes:
-    """A file that may be gone by now."""
+    """The contents of a file that may be removed already."""
     try:
         return path.read_bytes()
     except OSError:
         return b""
 
 
-def test_what_fails_is_told_and_the_rest_goes_on(tmp_path: Path):
-    """A broker that isn't there, one that ends at once: each gets its sentence, and the exit code says so."""
+def test_failures_are_reported_and_the_rest_continues(tmp_path: Path):
+    """A missing broker, and one that ends at once: each has a message, and the exit code is not 0."""
     out = tmp_path / "out.json"
     broken = f"ends={sys.executable} -c 'raise SystemExit(\"no luck\")' {{port}} {{dir}}"
-    words = ["--only-given", "--target", "nobody=127.0.0.1:1", "--start", broken]
+    words = ["--only-given", "--target", "missing=127.0.0.1:1", "--start", broken]
     ended = run("--tiny", "-r", "1", "--warm", "0", "-w", "single,metadata", *words, "--scratch", str(tmp_path), "--json", str(out))
     assert ended.returncode == 1
     faults = json.loads(out.read_text())["faults"]
     assert len(faults) == 4
-    assert faults[0] == "single on nobody: nobody does not answer at 127.0.0.1:1"
+    assert faults[0] == "single on missing: missing does not answer at 127.0.0.1:1"
     assert faults[1] == "single on ends: ends ended with exit code 1: no luck"
     assert all(fault in ended.stderr for fault in faults)
     assert list(tmp_path.iterdir()) == [out]

@@ -1,6 +1,6 @@
-"""What a client was told to compress lies compressed in the log, unless the topic wants it otherwise; every client reads it all the same.
+"""Batches are stored with the producer's codec, unless the topic has another one; every client reads them.
 
-That contents come back is in `test_produce_and_consume.py`. A client that compressed nothing would pass there.
+`test_produce_and_consume.py` checks the contents, but a client without compression would pass there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RECORDS = [Sent(b"key", b"value-%d " % n * 50) for n in range(10)]
 
 
 def codecs_in_the_log(lowtide: SimpleNamespace, topic: str) -> list[str]:
-    """The codec of each batch of partition 0, as the file says."""
+    """The codec of each batch of partition 0, from the file."""
     [path] = (Path(lowtide.data_directory) / f"{topic}-0").glob("*.log")
     return [Compression(compression_of(header.attributes)).name.lower() for _, header in iterate_batches(path.read_bytes())]
 
@@ -41,7 +41,7 @@ def test_batches_are_stored_as_they_were_compressed(lowtide: SimpleNamespace, cl
 def test_a_topic_s_own_codec_is_what_is_stored(
     lowtide: SimpleNamespace, client: Driver, other: Driver, lowtide_topic: str, wanted: str
 ) -> None:
-    """The broker compresses anew what comes otherwise."""
+    """The broker recompresses batches with another codec."""
     other.create_topic(lowtide_topic, 1, {"compression.type": wanted})
     until(lambda: other.partition_count(lowtide_topic) == 1)
     client.produce(lowtide_topic, RECORDS, codec="snappy")

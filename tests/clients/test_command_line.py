@@ -1,4 +1,4 @@
-"""The commands of `lowtide` that ask a cluster, against a real broker: what they print for programs, and how they end."""
+"""The `lowtide` commands for a cluster, against a real broker: their JSON output, and their exit codes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from .driver import Driver, Sent
 HOUR_MS = 3_600_000
 
 
-def test_topics_from_their_making_to_their_end(lowtide: SimpleNamespace, other: Driver, lowtide_topic: str) -> None:
-    """Made, listed, grown, changed, described, deleted; and what can't be done is said with exit code 1."""
+def test_topics_from_creation_to_deletion(lowtide: SimpleNamespace, other: Driver, lowtide_topic: str) -> None:
+    """Created, listed, grown, changed, described, deleted; a failure has exit code 1."""
     bootstrap, name = lowtide.bootstrap, lowtide_topic
     made = answer("topics", "create", name, "-p", 2, "-r", 1, "-c", "retention.ms=-1", bootstrap=bootstrap)["results"][0]
     assert (made["name"], made["error"], made["partitions"], made["replicas"]) == (name, None, 2, 1)
@@ -41,8 +41,20 @@ def test_topics_from_their_making_to_their_end(lowtide: SimpleNamespace, other: 
     assert "there is no topic" in sentence("topics", "explain", name, bootstrap=bootstrap, code=2)
 
 
+def test_levels_of_a_log_are_changed_while_it_runs(lowtide: SimpleNamespace) -> None:
+    """KIP-412, without Kafka's tools; the room within has the level of the one around it."""
+    room = ("configs", "alter", "--broker-logger", "0")
+    run(*room, "--set", "lowtide.broker=WARN", bootstrap=lowtide.bootstrap)
+    described = answer("configs", "describe", "--broker-logger", "0", bootstrap=lowtide.bootstrap)["resources"][0]
+    levels = {row["key"]: row["value"] for row in described["configs"]}
+    assert (described["type"], levels["lowtide.broker.network"], levels["lowtide.storage"]) == ("broker_logger", "WARN", levels["root"])
+    run(*room, "--unset", "lowtide.broker", bootstrap=lowtide.bootstrap)
+    refused = answer(*room, "--set", "lowtide.nothing=INFO", bootstrap=lowtide.bootstrap, code=1)
+    assert "Logger lowtide.nothing does not exist!" in refused["results"][0]["error"]["message"]
+
+
 def test_configurations(lowtide: SimpleNamespace, topic: str) -> None:
-    """What is set, and all with --all; a key that isn't one is refused by the broker."""
+    """The changed keys, and all keys with --all; the broker refuses an unknown key."""
     run("configs", "alter", "--topic", topic, "--set", "retention.ms=86400000", bootstrap=lowtide.bootstrap)
     told = answer("configs", "describe", "--topic", topic, bootstrap=lowtide.bootstrap)["resources"][0]
     assert (told["type"], told["name"], told["error"]) == ("topic", topic, None)
@@ -55,7 +67,7 @@ def test_configurations(lowtide: SimpleNamespace, topic: str) -> None:
 
 
 def test_groups(lowtide: SimpleNamespace, other: Driver, topic: str) -> None:
-    """What is deleted isn't counted as behind; offsets are set within the log; a group goes with its offsets."""
+    """Deleted records are not part of the lag; offsets are set within the log; a group is deleted with its offsets."""
     bootstrap, group = lowtide.bootstrap, f"group-of-{topic}"
     other.produce(topic, [Sent(b"k", b"v")] * 10)
     with BlockingAdminClient(bootstrap) as client:
@@ -77,7 +89,7 @@ def test_groups(lowtide: SimpleNamespace, other: Driver, topic: str) -> None:
 
 
 def test_records_are_shown(lowtide: SimpleNamespace, other: Driver, topic: str) -> None:
-    """By offsets and by times; as text, and as JSON in lines."""
+    """By offsets and by times; as text, and as JSON lines."""
     now_ms = int(time.time() * 1000)
     other.produce(topic, [Sent(b"k%d" % n, b'{"n": %d}' % n, now_ms - (10 - n) * HOUR_MS) for n in range(10)])
     words = ("records", "show", f"{topic}:0")
@@ -120,14 +132,15 @@ def test_log_dirs_and_the_cluster(lowtide: SimpleNamespace, other: Driver, topic
     ],
 )
 def test_no_cluster_is_exit_code_3(words: tuple[str, ...]) -> None:
-    """Whatever is asked; and the sentence says where it was looked for."""
+    """For every command; the message has the addresses that were tried."""
     assert "127.0.0.1:1" in sentence(*words, "-b", "127.0.0.1:1", "--timeout", 0.5, code=3)
 
 
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        (("configs", "describe"), "nothing is named: give --topic, --broker or --group."),
+        (("configs", "describe"), "nothing is named: give --topic, --broker, --broker-logger or --group."),
+        (("configs", "describe", "--broker-logger", "all"), "'all' is no broker: allowed is an id."),
         (("configs", "describe", "--broker", "x"), "'x' is no broker: allowed are an id and `all`."),
         (("configs", "alter", "--broker", "1"), "nothing is to be changed: give --set KEY=VALUE or --unset KEY."),
         (("configs", "alter", "--broker", "1", "--set", "x"), "'x' has no value: allowed is KEY=VALUE."),
@@ -140,6 +153,6 @@ def test_no_cluster_is_exit_code_3(words: tuple[str, ...]) -> None:
         (("topics", "partitions", "t", "0"), "Invalid value"),
     ],
 )
-def test_what_cannot_be_is_exit_code_2(words: tuple[str, ...], part: str) -> None:
-    """Before a cluster is asked: there is none."""
+def test_invalid_arguments_are_exit_code_2(words: tuple[str, ...], part: str) -> None:
+    """They are detected before a request: there is no cluster."""
     assert part in sentence(*words, "-b", "127.0.0.1:1", "--timeout", 0.5, code=2)

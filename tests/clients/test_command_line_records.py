@@ -1,10 +1,11 @@
-"""`lowtide records` against a real broker: deletes by offset, time and groups, rehearsals that come true, sweeps that are killed."""
+"""`lowtide records` against a real broker: deletes by offset, time and groups, dry runs, sweeps that are killed."""
 
 from __future__ import annotations
 
 import json
 import os
 import pty
+import select
 import signal
 import subprocess
 import time
@@ -21,7 +22,7 @@ HOUR_MS = 3_600_000
 
 
 def ten(now_ms: int) -> list[Sent]:
-    """Ten records, an hour apart, of which the last is an hour old."""
+    """Ten records, an hour apart; the last one is an hour old."""
     return [Sent(b"k", b"%d" % n, now_ms - (10 - n) * HOUR_MS) for n in range(10)]
 
 
@@ -34,8 +35,8 @@ def filled(other: Driver, topic: str) -> tuple[str, int]:
     return topic, now_ms
 
 
-def test_a_rehearsal_says_what_then_goes(lowtide: SimpleNamespace, other: Driver, filled: tuple[str, int]) -> None:
-    """Records to the number; and it deletes nothing."""
+def test_a_dry_run_reports_what_is_then_deleted(lowtide: SimpleNamespace, other: Driver, filled: tuple[str, int]) -> None:
+    """It has the exact number of records, and deletes nothing."""
     topic, now_ms = filled
     words = ("records", "delete", topic, "--before", now_ms - 6 * HOUR_MS)
     told = answer(*words, "--dry-run", bootstrap=lowtide.bootstrap)
@@ -61,8 +62,8 @@ def test_offsets_and_the_end_of_some_partitions(lowtide: SimpleNamespace, other:
     assert other.offsets(topic, range(3)) == {0: (3, 10), 1: (10, 10), 2: (0, 0)}
 
 
-def test_a_partition_of_which_all_is_deleted_has_nothing_to_go(lowtide: SimpleNamespace, other: Driver, filled: tuple[str, int]) -> None:
-    """Its newest record is on the disk still, and younger than the time: that was taken for a doubt."""
+def test_an_emptied_partition_has_nothing_to_delete(lowtide: SimpleNamespace, other: Driver, filled: tuple[str, int]) -> None:
+    """Its newest record is still on the disk, and newer than the time: that once counted as a doubt."""
     topic, now_ms = filled
     other.delete_records(topic, {0: 10})
     told = answer("records", "delete", f"{topic}:0", "--before", now_ms - 5 * HOUR_MS, "--yes", bootstrap=lowtide.bootstrap)
@@ -71,7 +72,7 @@ def test_a_partition_of_which_all_is_deleted_has_nothing_to_go(lowtide: SimpleNa
 
 
 def test_what_all_groups_have_consumed(lowtide: SimpleNamespace, other: Driver, filled: tuple[str, int]) -> None:
-    """The slowest decides; a partition that one of them hasn't committed for is left alone, and told."""
+    """The slowest group decides; a partition without a commit of one of them is skipped and reported."""
     topic, _ = filled
     from lowtide import BlockingAdminClient
     from lowtide.admin import TopicPartition
@@ -102,7 +103,7 @@ def test_nothing_is_deleted_without_a_yes(lowtide: SimpleNamespace, other: Drive
 
 
 def answered(command_line: list[str], variables: dict[str, str], reply: str) -> tuple[int, str]:
-    """Run a command on a terminal, and reply to what it asks; its exit code, and what the terminal showed."""
+    """Run a command on a terminal, and reply to its question; returns its exit code, and the terminal's output."""
     here, there = pty.openpty()
     process = subprocess.Popen(command_line, env=variables, stdin=there, stdout=there, stderr=there)
     os.close(there)
@@ -125,8 +126,8 @@ def answered(command_line: list[str], variables: dict[str, str], reply: str) -> 
         os.close(here)
 
 
-def test_a_person_is_asked(lowtide: SimpleNamespace, other: Driver, filled: tuple[str, int]) -> None:
-    """On a terminal: what would go is shown first, and only a yes deletes."""
+def test_a_user_is_asked(lowtide: SimpleNamespace, other: Driver, filled: tuple[str, int]) -> None:
+    """On a terminal: the records to delete are shown first, and only a yes deletes."""
     topic, _ = filled
     words = command("records", "delete", f"{topic}:0", "--offset", 3)
     code, shown = answered(words, environment(lowtide.bootstrap), "n\n")
@@ -157,10 +158,10 @@ def test_a_person_is_asked(lowtide: SimpleNamespace, other: Driver, filled: tupl
         (("sweep", "x", "--offset", 1, "--rate", 0), "Invalid value for"),
     ],
 )
-def test_what_cannot_be_is_refused(
+def test_invalid_arguments_are_refused(
     lowtide: SimpleNamespace, other: Driver, filled: tuple[str, int], words: tuple, part: str | None
 ) -> None:
-    """With a sentence, before anything is deleted."""
+    """With a message, before anything is deleted."""
     topic, _ = filled
     named = [str(word).replace("{topic}", topic) for word in words]
     if part is None:
@@ -171,21 +172,21 @@ def test_what_cannot_be_is_refused(
     assert other.offsets(topic, [0]) == {0: (0, 10)}
 
 
-def test_a_cluster_that_is_away_is_exit_code_3() -> None:
-    """And the sentence says where it was looked for."""
+def test_a_cluster_that_is_down_is_exit_code_3() -> None:
+    """The message has the addresses that were tried."""
     said = sentence("records", "delete", "t", "--offset", 1, "--timeout", 1, "-b", "127.0.0.1:1", code=3)
     assert "127.0.0.1:1" in said
 
 
-def test_settings_that_cannot_be_are_exit_code_2(tmp_path: Path) -> None:
+def test_settings_that_are_invalid_are_exit_code_2(tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_text("security.protocol=MAYBE\n")
     said = sentence("records", "delete", "t", "--offset", 1, "--command-config", file, code=2)
     assert "client.properties line 1: security.protocol is 'MAYBE'" in said
 
 
-def test_a_sweep_that_is_killed_goes_on(lowtide: SimpleNamespace, other: Driver, lowtide_topic: str, tmp_path: Path) -> None:
-    """SIGKILL in the middle: the next run does what is left, to the offsets of the first, and its file is nobody else's to read."""
+def test_a_sweep_that_is_killed_continues(lowtide: SimpleNamespace, other: Driver, lowtide_topic: str, tmp_path: Path) -> None:
+    """SIGKILL in the middle: the next run does the rest, up to the offsets of the first, and only its owner can read its file."""
     other.create_topic(lowtide_topic, 24, {})
     until(lambda: len(other.offsets(lowtide_topic, range(24))) == 24, but=NOT_YET)
     for number in range(24):
@@ -214,7 +215,7 @@ def test_a_sweep_that_is_killed_goes_on(lowtide: SimpleNamespace, other: Driver,
         _, said = process.communicate()
     assert process.returncode == 130
     assert said.startswith("interrupted: ")
-    assert "the same command goes on with the rest, by " in said
+    assert "the same command continues with the rest, by " in said
     assert state.stat().st_mode & 0o777 == 0o600
     begun = json.loads(state.read_text())
     assert any(row[4] == "pending" for row in begun["partitions"])
@@ -229,10 +230,10 @@ def test_a_sweep_that_is_killed_goes_on(lowtide: SimpleNamespace, other: Driver,
     assert "nothing was left to do" in run(*words, bootstrap=lowtide.bootstrap).stderr
 
 
-def test_a_report_that_cannot_be_written_is_told_before_anything_goes(
+def test_a_report_that_cannot_be_written_is_reported_before_anything_is_deleted(
     lowtide: SimpleNamespace, other: Driver, filled: tuple[str, int], tmp_path: Path
 ) -> None:
-    """It was told when all was deleted, instead of what had become of it."""
+    """It was once reported after all deletes, instead of their results."""
     topic, _ = filled
     words = ("records", "sweep", topic, "--offset", 3, "--yes", "--report", tmp_path / "none" / "report.json")
     assert "report.json can't be written" in sentence(*words, bootstrap=lowtide.bootstrap, code=1)
@@ -240,15 +241,15 @@ def test_a_report_that_cannot_be_written_is_told_before_anything_goes(
 
 
 def test_an_unknown_code_is_a_name(lowtide: SimpleNamespace, filled: tuple[str, int]) -> None:
-    """Of records deletes it was Kafka's number, everywhere else its name."""
+    """For deletes of records it was once Kafka's number, everywhere else its name."""
     words = ("records", "delete", "__consumer_offsets:0", "--offset", 0, "--yes")
     run("groups", "reset", "some", "--topic", filled[0], "--to", "earliest", "--yes", bootstrap=lowtide.bootstrap)
     (row,) = answer(*words, bootstrap=lowtide.bootstrap, code=1)["partitions"]
     assert row["error"]["code"] == "INVALID_TOPIC_EXCEPTION"
 
 
-def test_a_topic_made_anew_is_not_swept(lowtide: SimpleNamespace, other: Driver, topic: str, tmp_path: Path) -> None:
-    """A sweep is taken up after its topic was deleted and made again: nothing of the new one goes."""
+def test_a_re_created_topic_is_not_swept(lowtide: SimpleNamespace, other: Driver, topic: str, tmp_path: Path) -> None:
+    """A sweep continues after its topic was deleted and re-created: nothing of the new one is deleted."""
     other.produce(topic, [Sent(b"k", b"v")] * 3)
     state = tmp_path / "state.json"
     words = ("records", "sweep", topic, "--offset", 2, "--state", state, "--yes", "--timeout", 10)
@@ -274,3 +275,77 @@ def test_a_sweep_of_a_file(lowtide: SimpleNamespace, other: Driver, filled: tupl
     assert (told["partitions"], told["records"]) == (2, 12)
     assert answer("records", "sweep", "--file", file, "--yes", bootstrap=lowtide.bootstrap)["records"] == 12
     assert other.offsets(topic, [0, 1]) == {0: (2, 10), 1: (10, 10)}
+
+
+def test_lines_become_records(lowtide: SimpleNamespace, other: Driver, topic: str) -> None:
+    """From a pipe, as values and as JSON; keys go where other clients send them, and all have what is written when the command ends."""
+    ended = subprocess.run(
+        command("records", "produce", topic, "--separator", ":"),
+        env=environment(lowtide.bootstrap),
+        input="UA:one\nAA:two\nUA:three",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert (ended.stdout, ended.stderr) == (f"{topic}: 3 records\n", "")
+    assert answer("records", "produce", f"{topic}:2", "four", "--key", "k", "--header", "h=v", bootstrap=lowtide.bootstrap) == {
+        "topic": topic,
+        "records": 1,
+    }
+    from lowtide.protocol.key_hash import partition_of_key
+
+    rows = {}
+    for partition in range(3):
+        shown = run("records", "show", f"{topic}:{partition}", "--output", "json", bootstrap=lowtide.bootstrap).stdout
+        rows[partition] = [json.loads(line) for line in shown.splitlines()]
+    assert [row["value"] for row in rows[partition_of_key(b"UA", 3)] if row["key"] == "UA"] == ["one", "three"]
+    assert [row["value"] for row in rows[partition_of_key(b"AA", 3)] if row["key"] == "AA"] == ["two"]
+    assert (rows[2][-1]["key"], rows[2][-1]["value"], rows[2][-1]["headers"]) == ("k", "four", [{"name": "h", "value": "v"}])
+
+
+def test_a_line_that_is_no_record_is_named_with_what_is_written(lowtide: SimpleNamespace, topic: str) -> None:
+    said = sentence("records", "produce", topic, "--format", "hex", "00", "xy", code=1, bootstrap=lowtide.bootstrap)
+    assert said == "lowtide records produce: line 2, 'xy', is no record: it is not in hex digits, two for each byte; nothing is written."
+    said = sentence("records", "produce", f"{topic}:3", "x", code=1, bootstrap=lowtide.bootstrap)
+    assert said == f"lowtide records produce: topic {topic} has no partition 3: it has 3 partitions; nothing is written."
+    said = sentence("records", "produce", topic, "x", "--compression", "rar", code=2, bootstrap=lowtide.bootstrap)
+    assert said.startswith("lowtide records produce: --compression rar is not possible: allowed are none, gzip, ")
+
+
+def test_what_comes_is_followed_until_ctrl_c(lowtide: SimpleNamespace, other: Driver, filled: tuple[str, int]) -> None:
+    """From now on without --from; what is deleted meanwhile is passed over, with a remark."""
+    topic, _ = filled
+    follow = ("records", "show", topic, "--follow", "--output", "json")
+    other.delete_records(topic, {0: 3})
+    old = subprocess.Popen(
+        command(*follow, "--from", 1, "--count", 8),
+        env=environment(lowtide.bootstrap),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    new = subprocess.Popen(command(*follow), env=environment(lowtide.bootstrap), stdout=subprocess.PIPE, text=True)
+    try:
+        assert old.stdout is not None
+        assert new.stdout is not None
+        assert [json.loads(old.stdout.readline())["offset"] for _ in range(7)] == list(range(3, 10))
+        seen: list[str] = []
+        deadline = time.monotonic() + 60
+        while not seen:  # The other one may still be looking for the end: it shows what is written behind that.
+            assert time.monotonic() < deadline
+            other.produce(topic, [Sent(b"k", b"later", int(time.time() * 1000))], partition=0)
+            if select.select([new.stdout], [], [], 0.5)[0]:
+                seen.append(json.loads(new.stdout.readline())["value"])
+        assert seen == ["later"]
+        rest, errors = old.communicate(timeout=60)
+        assert (json.loads(rest)["value"], old.returncode) == ("later", 0)
+        assert errors == f"{topic}-0: the records from 1 to 2 are deleted.\n"
+        new.send_signal(signal.SIGINT)
+        new.communicate(timeout=60)
+        assert new.returncode == 130
+    finally:
+        for process in (old, new):
+            process.kill()
+            process.wait()
+    assert "--follow and --to" in sentence(*follow[:4], "--to", "end", code=2, bootstrap=lowtide.bootstrap)

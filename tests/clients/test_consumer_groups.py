@@ -1,4 +1,4 @@
-"""`group.protocol=consumer` (KIP-848) with confluent-kafka: shared, given on, matched by patterns, and classic members taken along."""
+"""`group.protocol=consumer` (KIP-848) with confluent-kafka: sharing, reassignment, patterns, and classic members."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ SETTINGS = {
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[LowtideCluster]:
-    """A broker whose members show themselves often."""
+    """A broker whose members send frequent heartbeats."""
     with LowtideCluster(config=SETTINGS) as cluster:
         yield cluster
 
 
 @pytest.fixture
 def name() -> str:
-    """A topic and a group of this test's own."""
+    """A topic and a group for this test alone."""
     return f"shared-{uuid.uuid4().hex[:8]}"
 
 
@@ -48,7 +48,7 @@ def other(broker: LowtideCluster, name: str) -> Confluent:
 
 @pytest.fixture
 def consumer(broker: LowtideCluster, name: str) -> Iterator[Callable[..., Consumer]]:
-    """Makes consumers; whatever is left of them ends with the test."""
+    """Creates consumers, which end with the test."""
     made: list[Consumer] = []
 
     def make(protocol: str = "consumer", topic: str | None = None, **more: str) -> Consumer:
@@ -106,7 +106,7 @@ def state(broker: LowtideCluster, name: str) -> tuple[ConsumerGroupType, Consume
     return row.type, row.state
 
 
-def test_members_share_leave_and_go_on_where_it_was_committed(
+def test_members_share_leave_and_continue_at_the_committed_offset(
     broker: LowtideCluster, other: Confluent, name: str, consumer: Callable[..., Consumer]
 ) -> None:
     for partition in PARTITIONS:
@@ -140,8 +140,8 @@ def test_members_share_leave_and_go_on_where_it_was_committed(
     assert again == [(2, 3)]
 
 
-def test_a_pattern_follows_topics_that_are_made_later(other: Confluent, name: str, consumer: Callable[..., Consumer]) -> None:
-    """It is matched anew by the heartbeats that follow, ten seconds after the last time."""
+def test_a_pattern_follows_topics_that_are_created_later(other: Confluent, name: str, consumer: Callable[..., Consumer]) -> None:
+    """Heartbeats match it again, ten seconds after the last time."""
     first = consumer(topic=f"^{name}.*")
     topics: set[str] = set()
 

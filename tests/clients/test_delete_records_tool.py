@@ -1,4 +1,4 @@
-"""`lowtide-delete-records` against a real broker: Kafka's output, line by line, and files with a slip that delete nothing."""
+"""`lowtide-delete-records` against a real broker: Kafka's output, line by line, and files with an error that delete nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def write(file: Path, *rows: tuple[str, int, int], **more: object) -> None:
 
 
 def test_the_output_is_that_of_kafkas_tool(lowtide: SimpleNamespace, other: Driver, topic: str, file: Path) -> None:
-    """As a script sees it; a partition that failed is named, and makes the exit code 1."""
+    """As for a script; a failed partition is named, and the exit code is 1."""
     other.produce(topic, [Sent(b"k", b"v")] * 10)
     write(file, (topic, 0, 4), (topic, 1, 7), (topic, 2, -1))
     ran = run_process("--bootstrap-server", lowtide.bootstrap, "--offset-json-file", file, tool=TOOL, code=1)
@@ -42,7 +42,7 @@ def test_the_output_is_that_of_kafkas_tool(lowtide: SimpleNamespace, other: Driv
 
 
 def test_leader_only_prints_the_leaders_log_start(lowtide: SimpleNamespace, other: Driver, topic: str, file: Path, capsys) -> None:
-    """KIP-1343, by the name of the option that KIP-107 has."""
+    """KIP-1343, with the option name of KIP-107."""
     other.produce(topic, [Sent(b"k", b"v")] * 10)
     write(file, (topic, 0, 4))
     assert main(["--bootstrap-server", lowtide.bootstrap, "--delete-offset-json-file", str(file), "--leader-only"]) == 0
@@ -55,8 +55,8 @@ def test_an_empty_list_is_a_success(lowtide: SimpleNamespace, file: Path, capsys
     assert capsys.readouterr().out == "Executing records delete operation\nRecords delete operation completed:\n"
 
 
-def test_a_slip_anywhere_in_the_file_deletes_nothing(lowtide: SimpleNamespace, other: Driver, topic: str, file: Path, capsys) -> None:
-    """The last line counts as the first."""
+def test_an_error_anywhere_in_the_file_deletes_nothing(lowtide: SimpleNamespace, other: Driver, topic: str, file: Path, capsys) -> None:
+    """An error in the last line counts like one in the first."""
     other.produce(topic, [Sent(b"k", b"v")] * 10)
     for row in ((topic, 0, 4), (topic, 1, -2), (topic, -1, 0)):
         write(file, (topic, 0, 4), row)
@@ -67,7 +67,7 @@ def test_a_slip_anywhere_in_the_file_deletes_nothing(lowtide: SimpleNamespace, o
     assert other.offsets(topic, [0]) == {0: (0, 10)}
 
 
-def test_settings_come_from_a_file_and_what_cannot_be_is_refused(file: Path, tmp_path: Path, capsys) -> None:
+def test_settings_come_from_a_file_and_invalid_ones_are_refused(file: Path, tmp_path: Path, capsys) -> None:
     write(file, ("t", 0, 1))
     assert main([]) == 2
     assert capsys.readouterr().err.startswith("lowtide-delete-records: --bootstrap-server and --offset-json-file must be given.")

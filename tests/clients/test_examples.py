@@ -1,4 +1,4 @@
-"""The programs in `examples/` and in the pages do what they say. The one for Spark is in `tests/pipeline/test_spark_example.py`."""
+"""The programs in `examples/` and in the pages do what they describe. The one for Spark is in `tests/pipeline/test_spark_example.py`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BY_THEMSELVES = {
     "three_brokers": "10 records are acknowledged by all replicas in sync",
     "delete_records": "partition 0 now starts at 7",
 }
-"""Examples that start brokers of their own; of those that can do both, one."""
+"""Examples that start their own brokers, and one of those that can do both."""
 
 ELSEWHERE = {"some_broker", "spark_trim", "test_with_lowtide"}
 
@@ -45,7 +45,7 @@ def lines_of(command: list[str], *, cwd: Path) -> list[str]:
 
 
 def test_every_example_is_run():
-    """One that is added needs a row above, and one in the page."""
+    """A new example needs a row above, and one in the page."""
     names = {path.stem for path in EXAMPLES.glob("*.py")}
     assert names == {*AT_A_BROKER, *AT_A_CLUSTER, *BY_THEMSELVES, *ELSEWHERE}
     page = (ROOT / "docs/examples.md").read_text(encoding="utf-8")
@@ -68,7 +68,7 @@ def test_an_example_by_itself(name: str, tmp_path: Path):
 
 
 def test_the_example_for_pytest(tmp_path: Path):
-    """In a pytest of its own, as its reader runs it."""
+    """In a separate pytest, as its reader runs it."""
     command = [
         sys.executable,
         "-m",
@@ -84,8 +84,8 @@ def test_the_example_for_pytest(tmp_path: Path):
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/quick-start.md"])
-def test_the_quick_start_prints_what_the_page_says(page: str, lowtide: SimpleNamespace, tmp_path: Path):
-    """The first program of the page, at another address and with topics of its own; kcat's part is done by a producer."""
+def test_the_quick_start_prints_what_the_page_shows(page: str, lowtide: SimpleNamespace, tmp_path: Path):
+    """The first program of the page, at another address and with its own topics; a producer replaces kcat."""
     text = (ROOT / page).read_text(encoding="utf-8")
     program = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0]
     printed = re.search(r"\nIt prints\n\n((?:    .+\n)+)", text)
@@ -105,7 +105,7 @@ def test_the_quick_start_prints_what_the_page_says(page: str, lowtide: SimpleNam
 OTHER_PROGRAMS = {
     "docs/quick-start.md 1": ("lowtide", "left as it is"),
     "docs/durability.md 0": ("lowtide", ""),
-    "docs/testing.md 1": ("lowtide", "127.0.0.1:"),
+    "docs/testing.md 2": ("lowtide", "127.0.0.1:"),
     "docs/clusters.md 0": ("lowtide_cluster", "partition 2: leader"),
 }
 """Page and number of a program, the fixture that it runs at, and what it prints among other things."""

@@ -1,4 +1,4 @@
-"""Consumer groups with each client: work is shared, handed over when members come and go, and goes on where it was committed."""
+"""Consumer groups with each client: partitions are shared, reassigned when members join and leave, and read from the committed offset."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def fill(other: Driver, topic: str, count: int) -> None:
 
 
 def poll_until_all(members: Sequence[Member], count: int) -> dict[int, list[int]]:
-    """Poll in turn until each partition gave `count` records: the offsets of each, in the order in which they came."""
+    """Poll in turn until each partition gave `count` records: the offsets of each, in order of arrival."""
     found: dict[int, list[int]] = {partition: [] for partition in PARTITIONS}
 
     def all_there() -> bool:
@@ -43,7 +43,7 @@ def poll_until_all(members: Sequence[Member], count: int) -> dict[int, list[int]
 
 
 def poll_until_shared(members: Sequence[Member]) -> None:
-    """Poll in turn until each partition has one member and no member is without."""
+    """Poll in turn until each partition has one member and every member has one."""
 
     def shared() -> bool:
         for each in members:
@@ -55,7 +55,7 @@ def poll_until_shared(members: Sequence[Member]) -> None:
 
 
 @pytest.mark.parametrize("name", MEMBERS)
-def test_a_group_goes_on_where_it_has_committed(lowtide: SimpleNamespace, other: Driver, topic: str, group: str, name: str) -> None:
+def test_a_group_continues_at_its_committed_offset(lowtide: SimpleNamespace, other: Driver, topic: str, group: str, name: str) -> None:
     fill(other, topic, 5)
     with member(name, lowtide.bootstrap, topic, group) as first:
         assert poll_until_all([first], 5) == dict.fromkeys(PARTITIONS, [0, 1, 2, 3, 4])
@@ -74,8 +74,8 @@ def test_two_members_share_and_one_takes_over(lowtide: SimpleNamespace, topic: s
 
 
 @pytest.mark.parametrize("name", MEMBERS)
-def test_a_static_member_is_back_without_a_rebalance(lowtide: SimpleNamespace, other: Driver, topic: str, group: str, name: str) -> None:
-    """It takes its partitions over from its former self, and the other keeps its own."""
+def test_a_static_member_returns_without_a_rebalance(lowtide: SimpleNamespace, other: Driver, topic: str, group: str, name: str) -> None:
+    """It gets the partitions of its previous instance, and the other keeps its own."""
     fill(other, topic, 1)
     with member(name, lowtide.bootstrap, topic, group, "one") as first:
         with member(name, lowtide.bootstrap, topic, group, "two") as second:
@@ -94,7 +94,7 @@ def test_a_static_member_is_back_without_a_rebalance(lowtide: SimpleNamespace, o
 
 
 def test_members_of_different_clients_share(lowtide: SimpleNamespace, topic: str, group: str) -> None:
-    """Each speaks range assignment in its own way."""
+    """Each has its own implementation of range assignment."""
     with (
         member(Confluent.name, lowtide.bootstrap, topic, group) as first,
         member(KafkaPython.name, lowtide.bootstrap, topic, group) as second,
@@ -129,14 +129,14 @@ def test_groups_are_listed_described_and_deleted(lowtide: SimpleNamespace, other
 
 
 def test_single_offsets_are_deleted(lowtide: SimpleNamespace, topic: str, group: str) -> None:
-    """Only kafka-python has words for it."""
+    """Only kafka-python supports it."""
     keeper = KafkaPythonKeeper(lowtide.bootstrap)
     keeper.commit(group, topic, {0: 1, 1: 2})
     keeper.delete_offsets(group, topic, [0])
     assert keeper.committed(group, topic) == {1: 2}
 
 
-def test_aiokafka_looks_at_groups(lowtide: SimpleNamespace, topic: str, group: str) -> None:
+def test_aiokafka_describes_groups(lowtide: SimpleNamespace, topic: str, group: str) -> None:
     KafkaPythonKeeper(lowtide.bootstrap).commit(group, topic, {0: 7})
     names, state, offsets = AiokafkaKeeper(lowtide.bootstrap).look(group)
     assert group in names
@@ -144,7 +144,7 @@ def test_aiokafka_looks_at_groups(lowtide: SimpleNamespace, topic: str, group: s
     assert offsets == {0: 7}
 
 
-def test_offsets_go_with_their_topic(lowtide: SimpleNamespace, other: Driver, topic: str, group: str) -> None:
+def test_offsets_are_deleted_with_their_topic(lowtide: SimpleNamespace, other: Driver, topic: str, group: str) -> None:
     keeper = KafkaPythonKeeper(lowtide.bootstrap)
     keeper.commit(group, topic, {0: 7})
     other.delete_topic(topic)
@@ -158,14 +158,14 @@ def test_the_topic_of_offsets_is_internal_and_compacted(lowtide: SimpleNamespace
 
 
 def test_clients_cannot_write_the_topic_of_offsets(lowtide: SimpleNamespace, topic: str, group: str) -> None:
-    """What stands there is what the coordinator knows after the next start."""
+    """The coordinator loads it at the next start."""
     KafkaPythonKeeper(lowtide.bootstrap).commit(group, topic, {0: 7})
     with pytest.raises(KafkaException, match="_PARTITION|TOPIC_EXCEPTION|Invalid topic"):
         produce_one(lowtide.bootstrap, "__consumer_offsets")
 
 
 def produce_one(bootstrap: str, topic: str) -> None:
-    """Send one record, and raise what it is refused with."""
+    """Send one record, and raise its error."""
     refused: list[KafkaError] = []
     producer = Producer({"bootstrap.servers": bootstrap, "broker.address.family": "v4"})
     producer.produce(topic, b"value", partition=0, on_delivery=lambda error, _message: refused.append(error))

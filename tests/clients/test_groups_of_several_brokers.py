@@ -1,4 +1,4 @@
-"""Groups in a cluster of three: the broker that coordinates one dies, and another goes on with all that was committed."""
+"""Groups in a cluster of three: the coordinator fails, and another broker continues with all committed offsets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def cluster() -> Iterator[LowtideCluster]:
 
 
 @pytest.mark.parametrize("name", [Confluent.name, Aiokafka.name])
-def test_a_group_outlives_its_coordinator(cluster: LowtideCluster, name: str) -> None:
+def test_a_group_survives_its_coordinator(cluster: LowtideCluster, name: str) -> None:
     topic, group = (f"{word}-{uuid.uuid4().hex[:8]}" for word in ("topic", "group"))
     addresses = ",".join(cluster.address(broker_id) for broker_id in cluster.broker_ids)
     other, keeper = Confluent(addresses), ConfluentKeeper(addresses)

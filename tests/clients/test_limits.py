@@ -1,4 +1,4 @@
-"""Large records: as large as the topic allows they pass every client, one byte more is refused with MESSAGE_TOO_LARGE (code 10)."""
+"""Large records: records of the topic's limit pass every client, one byte more is refused with MESSAGE_TOO_LARGE (code 10)."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import confluent_kafka
 import kafka.errors
 import pytest
 
-from lowtide.protocol.records import build_batch
+from lowtide.protocol.batch_building import build_batch
 
 from .driver import Driver, Sent, until
 from .driver_kcat import Kcat, KcatError, run_kcat
 from .open_clients import OPEN_PRODUCERS
 
 DEFAULT_LIMIT = 1_048_588
-"""Of a batch, with its header: `message.max.bytes`."""
+"""The limit of a batch, with its header: `message.max.bytes`."""
 
 TOO_LARGE = (confluent_kafka.KafkaException, kafka.errors.MessageSizeTooLargeError, aiokafka.errors.MessageSizeTooLargeError)
 WRITERS = [name for name in OPEN_PRODUCERS if name != Kcat.name]
 
 
 def letters(count: int) -> bytes:
-    """What no codec makes much smaller, and kcat takes for one line."""
+    """Bytes that no codec compresses much, and that kcat reads as one line."""
     return random.Random(count).randbytes(count // 2 + 1).hex()[:count].encode()
 
 
@@ -37,7 +37,7 @@ def largest_value(limit: int, key: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_a_batch_of_the_limit_is_taken_and_one_byte_more_is_refused(lowtide: SimpleNamespace, other: Driver, topic: str, name: str) -> None:
+def test_a_batch_of_the_limit_is_accepted_and_a_larger_one_refused(lowtide: SimpleNamespace, other: Driver, topic: str, name: str) -> None:
     value = largest_value(DEFAULT_LIMIT, b"k")
     with OPEN_PRODUCERS[name](lowtide.bootstrap, topic, idempotent=False) as producer:
         producer.send(Sent(b"k", value), 0)
@@ -51,7 +51,7 @@ def test_a_batch_of_the_limit_is_taken_and_one_byte_more_is_refused(lowtide: Sim
         assert [record.value for record in reader.read(2)] == [value, b"small"]
 
 
-def test_kcat_is_told_that_its_message_is_too_large(lowtide: SimpleNamespace, other: Driver, topic: str) -> None:
+def test_kcat_reports_that_its_message_is_too_large(lowtide: SimpleNamespace, other: Driver, topic: str) -> None:
     line = "k|" + letters(DEFAULT_LIMIT).decode() + "\n"
     settings = ["-X", "message.max.bytes=8000000"]
     with pytest.raises(KcatError, match="(?i)too large"):
@@ -62,7 +62,7 @@ def test_kcat_is_told_that_its_message_is_too_large(lowtide: SimpleNamespace, ot
 def test_a_topic_may_allow_more_and_every_client_reads_it(
     lowtide: SimpleNamespace, client: Driver, other: Driver, lowtide_topic: str
 ) -> None:
-    """The first batch of an answer is sent whole, though it is larger than what consumers ask for by default (KIP-74)."""
+    """The first batch of a response is sent whole, though it is larger than the default limit of consumers (KIP-74)."""
     value = letters(5_000_000)
     other.create_topic(lowtide_topic, 1, {"max.message.bytes": "6000000"})
     until(lambda: other.partition_count(lowtide_topic) == 1)

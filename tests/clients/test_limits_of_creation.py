@@ -1,4 +1,4 @@
-"""Limits of what clients create, over the wire: each refusal has Kafka's code and names the key; real use stays below."""
+"""Limits of creation, over the wire: each refusal has Kafka's code and names the key; normal use stays below."""
 
 from __future__ import annotations
 
@@ -69,7 +69,22 @@ def test_a_rate_above_the_limit_is_throttled() -> None:
     against({"lowtide.partitions.created.per.second": "1"}, scenario)
 
 
-def test_transactional_ids_above_the_limit_are_refused_and_those_there_go_on() -> None:
+def test_what_is_refused_is_not_counted() -> None:
+    """One request for two thousand million partitions would have kept all clients from creating any for days."""
+
+    async def scenario(client: WireClient) -> None:
+        assert (await client.request(creation(("a", 1)), 7)).topics[0].error_code == ErrorCode.NONE
+        (grown,) = (await client.request(growth("a", 2**31 - 1), 3)).results
+        assert grown.error_code == ErrorCode.POLICY_VIOLATION
+        for name, count in (("b", 9_999), ("b", 0), ("a", 9_999)):
+            (row,) = (await client.request(creation((name, count)), 7)).topics
+            assert row.error_code not in {ErrorCode.NONE, ErrorCode.THROTTLING_QUOTA_EXCEEDED}
+        assert (await client.request(creation(("b", 1)), 7)).topics[0].error_code == ErrorCode.NONE
+
+    against({"lowtide.partitions.created.per.second": "1", "lowtide.partitions.max": "500"}, scenario)
+
+
+def test_transactional_ids_above_the_limit_are_refused_and_existing_ones_continue() -> None:
     async def begin(client: WireClient, transactional_id: str) -> ErrorCode:
         request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=60_000)
         while True:
@@ -94,16 +109,18 @@ def test_a_thousand_topics_in_one_request_are_created() -> None:
     against({}, scenario)
 
 
-def test_one_metadata_request_creates_so_many_topics_and_no_more() -> None:
-    """The rows stay those of topics that don't exist yet: a client asks again, for as long as it likes."""
+def test_one_metadata_request_creates_a_limited_number_of_topics() -> None:
+    """The rows are those of topics that do not exist yet: a client may repeat the request at any time."""
 
     async def scenario(client: WireClient) -> None:
         names = [MetadataRequestTopic(name=f"auto-{number}") for number in range(5_000)]
+        clock = asyncio.get_running_loop().time
+        begun = clock()
         answer = await client.request(MetadataRequest(topics=names, allow_auto_topic_creation=True), 4)
         assert Counter(row.error_code for row in answer.topics) == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: 5_000}
         everything = MetadataRequest(topics=None, allow_auto_topic_creation=False)
         while len((found := await client.request(everything, 4)).topics) < 20:
             await asyncio.sleep(0.01)
-        assert len(found.topics) <= 21, "the bucket's twenty, and one for the time that has passed"
+        assert len(found.topics) <= 21 + clock() - begun, "the bucket's twenty, and one for each second that has passed"
 
     against({"lowtide.auto.created.topics.per.second": "1"}, scenario)

@@ -1,4 +1,4 @@
-"""ListOffsets as administrators ask it: earliest, latest, the record with the largest time, a time, by isolation level."""
+"""ListOffsets as administrators use it: earliest, latest, the record with the largest time, a time, by isolation level."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .driver_kafka_python import TopicPartition as KafkaPythonPlace
 
 BASE_TIME_MS = 1_700_000_000_000
 SECONDS = [0, 1, 5, 2, 5, 3]
-"""When the records were written; the largest comes twice, and the first of the two is the answer."""
+"""The timestamps of the records; the largest occurs twice, and the first of the two is the answer."""
 
 SPECIAL = {"earliest": -2, "latest": -1, "max timestamp": -3}
 Ask = Callable[..., tuple[int, int]]
-"""(topic, a special offset or a time, committed=) -> (offset, timestamp); -1 where there is none."""
+"""(topic, a special offset or a time, committed=) -> (offset, timestamp); -1 if there is none."""
 
 
 def by_confluent(bootstrap: str, topic: str, wanted: str | int, committed: bool) -> tuple[int, int]:
@@ -45,7 +45,7 @@ def by_kafka_python(bootstrap: str, topic: str, wanted: str | int, committed: bo
 
 @pytest.fixture(params=[by_confluent, by_kafka_python])
 def ask(request: pytest.FixtureRequest, lowtide: SimpleNamespace) -> Ask:
-    """Ask for one offset of partition 0; kcat and aiokafka have no words for it."""
+    """Request one offset of partition 0; kcat and aiokafka do not support it."""
 
     def ask(topic: str, wanted: str | int, *, committed: bool = False) -> tuple[int, int]:
         return request.param(lowtide.bootstrap, topic, wanted, committed)
@@ -54,7 +54,7 @@ def ask(request: pytest.FixtureRequest, lowtide: SimpleNamespace) -> Ask:
 
 
 @pytest.mark.parametrize("committed", [False, True], ids=["uncommitted", "committed"])
-def test_every_offset_is_told_with_its_time(ask: Ask, other: Driver, topic: str, committed: bool) -> None:
+def test_every_offset_is_returned_with_its_time(ask: Ask, other: Driver, topic: str, committed: bool) -> None:
     """Two batches, one of them compressed; the largest time is inside of the first."""
     records = [Sent(b"k", b"v", BASE_TIME_MS + second * 1000) for second in SECONDS]
     other.produce(topic, records[:4], codec="zstd")
@@ -79,6 +79,6 @@ def test_what_was_deleted_is_not_the_earliest(ask: Ask, other: Driver, topic: st
     assert ask(topic, "max timestamp") == (5, BASE_TIME_MS + 5000)
 
 
-def test_a_topic_that_is_not_there_is_an_error(ask: Ask) -> None:
+def test_a_missing_topic_is_an_error(ask: Ask) -> None:
     with pytest.raises((KafkaException, kafka.errors.UnknownTopicOrPartitionError), match=r"(?i)unknown.?topic|no leaders found"):
         ask("no-such-topic", "latest")

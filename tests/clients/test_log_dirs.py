@@ -1,4 +1,4 @@
-"""Log directories and producers, as clients are told of them: kafka-python is the only Python client that asks, the rest goes by hand."""
+"""Log directories and producers in responses: kafka-python is the only Python client with these requests, the test sends the others."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def disks(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def cluster(disks: list[Path]) -> Iterator[LowtideCluster]:
-    """A broker of its own, with two log directories."""
+    """A separate broker, with two log directories."""
     with LowtideCluster(config={"log.dirs": ",".join(map(str, disks))}) as running:
         yield running
 
 
 @pytest.fixture
 def spread(cluster: LowtideCluster, lowtide_topic: str) -> str:
-    """A topic over both directories, that can be used."""
+    """A usable topic over both directories."""
     driver = Confluent(cluster.bootstrap)
     driver.create_topic(lowtide_topic, PARTITIONS, {})
     until(lambda: driver.offsets(lowtide_topic, range(PARTITIONS)) == dict.fromkeys(range(PARTITIONS), (0, 0)), but=NOT_YET)
@@ -68,7 +68,7 @@ def ask(cluster: LowtideCluster, request: Any, version: int) -> Any:
     return asyncio.run(once())
 
 
-def test_directories_are_told_with_their_partitions_and_the_bytes_of_the_volume(
+def test_directories_are_described_with_their_partitions_and_the_bytes_of_the_volume(
     cluster: LowtideCluster, disks: list[Path], spread: str
 ) -> None:
     client = KafkaPython(cluster.bootstrap)
@@ -91,14 +91,14 @@ def test_directories_are_told_with_their_partitions_and_the_bytes_of_the_volume(
     assert {size for number, size in found.items() if number != 2} == {0}
 
 
-def test_only_what_was_asked_for_is_told(cluster: LowtideCluster, spread: str) -> None:
+def test_only_requested_rows_are_returned(cluster: LowtideCluster, spread: str) -> None:
     client = KafkaPython(cluster.bootstrap)
     assert sorted(sizes(client.log_directories({spread: [1, 3, 77], "unknown": [0]}), spread)) == [1, 3]
     assert all(row["topics"] == [] for row in client.log_directories({}))
 
 
 def test_a_size_falls_with_segments_and_not_with_the_log_start(cluster: LowtideCluster, lowtide_topic: str) -> None:
-    """What lies below the log start in the open segment isn't freed yet."""
+    """Records below the log start in the active segment are not freed yet."""
     driver: Driver = Confluent(cluster.bootstrap)
     client = KafkaPython(cluster.bootstrap)
     driver.create_topic(lowtide_topic, 1, {"segment.bytes": "1048576"})
@@ -113,8 +113,8 @@ def test_a_size_falls_with_segments_and_not_with_the_log_start(cluster: LowtideC
     assert 400_000 < left < whole / 2
 
 
-def test_every_version_says_what_it_can(cluster: LowtideCluster, spread: str) -> None:
-    """Other topics may be made meanwhile: those for coordinators are, when a client first asks for one."""
+def test_every_version_has_its_fields(cluster: LowtideCluster, spread: str) -> None:
+    """Other topics may be created meanwhile: those of coordinators are, when a client first looks for one."""
     by_version = {version: ask(cluster, DescribeLogDirsRequest(topics=None), version) for version in range(1, 6)}
     told = {
         version: [[topic for topic in row.topics if topic.name == spread] for row in response.results]
@@ -127,7 +127,7 @@ def test_every_version_says_what_it_can(cluster: LowtideCluster, spread: str) ->
         assert all((row.total_bytes > 0) is (version >= 4) for row in response.results)
 
 
-def test_producers_are_told_with_what_they_sent_last(cluster: LowtideCluster, spread: str) -> None:
+def test_producers_are_described_with_their_last_batch(cluster: LowtideCluster, spread: str) -> None:
     client = KafkaPython(cluster.bootstrap)
     assert client.producers(spread, 1) == []
     client.produce(spread, [Sent(b"k", b"v", 1_700_000_000_000)] * 3, partition=1, idempotent=True)

@@ -22,7 +22,7 @@ def expected(partition: int) -> list[bytes]:
 
 
 def fill(bootstrap: str, topic: str, name: str) -> None:
-    """Make the topic and write into its partitions in turn, `ROUNDS` times."""
+    """Create the topic and write into its partitions in turn, `ROUNDS` times."""
     other = Confluent(bootstrap)
     other.create_topic(topic, len(PARTITIONS), {})
     until(lambda: other.partition_count(topic) == len(PARTITIONS))
@@ -35,7 +35,7 @@ def fill(bootstrap: str, topic: str, name: str) -> None:
 
 @pytest.fixture(scope="module")
 def filled(lowtide: SimpleNamespace) -> str:
-    """A topic that the tests only read."""
+    """A topic that tests only read."""
     topic = f"filled-{uuid.uuid4().hex[:8]}"
     fill(lowtide.bootstrap, topic, Confluent.name)
     return topic
@@ -59,8 +59,8 @@ def test_kcat_reads_all_of_them_at_once(lowtide: SimpleNamespace, filled: str) -
     assert found == {p: expected(p) for p in PARTITIONS}
 
 
-def test_every_client_is_told_the_offsets_of_all(client: Driver, filled: str) -> None:
-    """kcat asks for one partition at a time, so not for all of them here."""
+def test_every_client_receives_the_offsets_of_all(client: Driver, filled: str) -> None:
+    """kcat requests one partition at a time, so the test does not use it for all of them."""
     partitions = [0, 49, 99] if client.name == Kcat.name else PARTITIONS
     assert client.offsets(filled, partitions) == dict.fromkeys(partitions, (0, ROUNDS))
     assert client.partition_count(filled) == len(PARTITIONS)

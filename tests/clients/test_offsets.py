@@ -1,4 +1,4 @@
-"""Every client asks for beginning, end and times, and reads from what it was told."""
+"""Every client requests beginning, end and times, and reads from the returned offsets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_the_end_is_one_past_the_last_record(client: Driver, other: Driver, topi
 
 
 def test_a_time_finds_the_first_record_at_or_after_it_within_a_batch(client: Driver, other: Driver, topic: str) -> None:
-    """Three batches of four records, one record a second; one batch compressed, so that the search must look inside."""
+    """Three batches of four records, one record a second; one batch compressed, so that the search must decompress it."""
     for batch, codec in enumerate(("none", "zstd", "none")):
         times = [BASE_TIME_MS + (batch * 4 + n) * STEP_MS for n in range(4)]
         other.produce(topic, [Sent(b"k", b"v", time) for time in times], codec=codec)
@@ -30,7 +30,7 @@ def test_a_time_finds_the_first_record_at_or_after_it_within_a_batch(client: Dri
     assert client.offset_for_time(topic, 0, BASE_TIME_MS + 11 * STEP_MS + 1) is None
 
 
-def test_a_reader_that_seeks_by_time_gets_only_what_is_as_young(client: Driver, other: Driver, topic: str) -> None:
+def test_a_reader_that_seeks_by_time_gets_no_older_records(client: Driver, other: Driver, topic: str) -> None:
     other.produce(topic, [Sent(b"k", b"%d" % n, BASE_TIME_MS + n * STEP_MS) for n in range(10)])
     offset = client.offset_for_time(topic, 0, BASE_TIME_MS + 7 * STEP_MS)
     assert offset is not None

@@ -1,4 +1,4 @@
-"""Consume, transform, produce, offsets in the transaction, by each client: every record is transformed once, whatever is aborted."""
+"""Consume, transform, produce, offsets in the transaction, by each client: every record is transformed once, despite aborts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Pipe:
         return kind(self.bootstrap, self.name, self.name, self.source, self.target)
 
     def committed(self, *, total: int) -> int:
-        """How many records the group has consumed, as soon as no transaction can change that and it is `total`; else as it stays."""
+        """The number of records that the group has consumed, once no transaction can change it and it is `total`; else its final value."""
         reader = self._reader()
         deadline = time.monotonic() + WAIT_S
         while True:
@@ -54,7 +54,7 @@ class Pipe:
             time.sleep(0.05)
 
     def transformed(self) -> list[bytes]:
-        """All that is there to be read as committed."""
+        """All committed records."""
         reader = self._reader()
         last = Producer({"bootstrap.servers": self.bootstrap})
         for number in range(PARTITIONS):
@@ -100,7 +100,7 @@ def test_every_record_is_transformed_once(cluster: LowtideCluster, kind: type[Tr
     assert pipe.transformed() == pipe.values
 
 
-def test_who_is_fenced_neither_writes_nor_commits_offsets(cluster: LowtideCluster, kind: type[Transformer]) -> None:
+def test_a_fenced_producer_neither_writes_nor_commits_offsets(cluster: LowtideCluster, kind: type[Transformer]) -> None:
     pipe = Pipe(cluster, f"fenced-{kind.__name__}")
     first = pipe.transformer(kind)
     first.begin(AT_A_TIME)

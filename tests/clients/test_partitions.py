@@ -1,4 +1,4 @@
-"""Clients add partitions, which all can use at once, and describe the cluster; what a broker refuses they tell by Kafka's code."""
+"""Clients add partitions, which all can use at once, and describe the cluster; refusals have Kafka's code."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def own_id(lowtide: SimpleNamespace) -> int:
 
 
 def test_new_partitions_can_be_used_at_once(grower: Grower, client: Driver, topic: str) -> None:
-    """Records go in and come out; the topic's older partitions keep theirs."""
+    """Records can be written and read; the topic's older partitions keep theirs."""
     client.produce(topic, [Sent(b"k", b"before")], partition=2)
     assert grower.grow(topic, 5) == ErrorCode.NONE
     until(lambda: client.partition_count(topic) == 5)
@@ -54,8 +54,8 @@ def test_what_is_only_validated_is_not_done(grower: Grower, topic: str, other: D
 
 
 def test_refusals(grower: Grower, topic: str, other: Driver, own_id: int) -> None:
-    """Each by its code, and the topic stays as it is."""
-    assert grower.grow(f"{topic}-of-nobody", 2) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    """Each has its code, and the topic does not change."""
+    assert grower.grow(f"{topic}-missing", 2) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert grower.grow(topic, 3) == ErrorCode.INVALID_PARTITIONS
     assert grower.grow(topic, 1) == ErrorCode.INVALID_PARTITIONS
     assert grower.grow(topic, 4, [[own_id + 1]]) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
@@ -64,8 +64,8 @@ def test_refusals(grower: Grower, topic: str, other: Driver, own_id: int) -> Non
     assert other.partition_count(topic) == 3
 
 
-def test_partitions_outlive_a_restart() -> None:
-    """With what was written to them."""
+def test_partitions_survive_a_restart() -> None:
+    """With their records."""
     with LowtideCluster() as cluster:
         confluent = CLIENTS["confluent-kafka"](cluster.bootstrap)
         confluent.create_topic("t", 1, {})
@@ -77,7 +77,7 @@ def test_partitions_outlive_a_restart() -> None:
 
 
 def test_the_cluster_is_described(grower: Grower, lowtide: SimpleNamespace) -> None:
-    """One broker, at the address that clients were given, which is the controller."""
+    """One broker, at the clients' address, which is the controller."""
     found = grower.cluster()
     host, port = lowtide.bootstrap.rsplit(":", 1)
     assert found.brokers == ((found.controller_id, host, int(port)),)
@@ -94,10 +94,10 @@ def test_kcat_lists_the_cluster(lowtide: SimpleNamespace) -> None:
 
 
 def test_topics_are_described_page_by_page(lowtide: SimpleNamespace, topic: str) -> None:
-    """What a page has no room for is told where the client goes on."""
+    """The next page has the rows that did not fit."""
     client = KafkaPythonGrower(lowtide.bootstrap)
-    nobody = f"{topic}-of-nobody"
-    assert client.page([nobody, topic], 2000) == ({topic: (0, [0, 1, 2]), nobody: (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, [])}, None)
+    missing = f"{topic}-missing"
+    assert client.page([missing, topic], 2000) == ({topic: (0, [0, 1, 2]), missing: (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, [])}, None)
     assert client.page([topic], 2) == ({topic: (0, [0, 1])}, (topic, 2))
     assert client.page([topic], 2, (topic, 2)) == ({topic: (0, [2])}, None)
     seen: list[tuple[str, int]] = []

@@ -1,4 +1,4 @@
-"""Every client writes with every codec and reads what it and others wrote, byte for byte and in order."""
+"""Every client writes with every codec and reads its own and others' records, byte for byte and in order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BASE_TIME_MS = 1_700_000_000_000
 
 
 def letters(count: int, *, size: int = 100) -> list[Sent]:
-    """Return records whose values differ, compress well and hold no line break (kcat's separator)."""
+    """Return records whose values differ, compress well and have no line break (kcat's separator)."""
     return [Sent(b"key-%d" % n, (b"value-%d " % n) * (size // 8)) for n in range(count)]
 
 
@@ -30,7 +30,7 @@ def test_a_batch_of_every_codec_is_read_by_its_writer_and_by_another_client(clie
         assert contents(records) == [(record.key, record.value) for record in sent]
 
 
-def test_the_batches_of_all_codecs_lie_in_one_partition(client: Driver, other: Driver, topic: str) -> None:
+def test_the_batches_of_all_codecs_are_in_one_partition(client: Driver, other: Driver, topic: str) -> None:
     """A reader that fetches five batches of five codecs in one answer decodes each by its own attributes."""
     for number, codec in enumerate(CODECS):
         other.produce(topic, [Sent(b"%d" % number, codec.encode()) for _ in range(3)], codec=codec)
@@ -61,7 +61,7 @@ def test_the_producer_s_timestamps_are_kept(library: Driver, client: Driver, top
 
 
 def test_a_record_near_a_megabyte_passes(client: Driver, topic: str) -> None:
-    """The first batch of an answer is sent whole however large it is."""
+    """The first batch of a response is sent whole, for any size."""
     value = b"x" * 900_000
     client.produce(topic, [Sent(b"large", value)])
     with client.reader(topic, 0, 0) as reader:
@@ -85,7 +85,7 @@ def test_a_reader_that_starts_inside_a_batch_sees_nothing_before_its_start(clien
         assert [record.offset for record in reader.read(4)] == [6, 7, 8, 9]
 
 
-def test_a_reader_goes_back_and_reads_again(client: Driver, topic: str) -> None:
+def test_a_reader_seeks_back_and_reads_again(client: Driver, topic: str) -> None:
     client.produce(topic, letters(10))
     with client.reader(topic, 0, 0) as reader:
         first = reader.read(10)

@@ -1,4 +1,4 @@
-"""Clients that stay open while the broker restarts under them go on where they were: nothing lost, twice, or out of order."""
+"""Clients that stay open during a restart of the broker continue at their positions: no record is lost, duplicated or reordered."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .driver import TO_HIGH_WATERMARK, Sent, until
 from .driver_confluent import Confluent
 from .open_clients import OPEN_CONSUMERS, OPEN_PRODUCERS, kcat_value
 
-# kafka-python doesn't close the sockets whose connection is refused while nobody listens; `cluster` sees to it that they go here.
+# kafka-python does not close sockets whose connection is refused while nothing listens; `cluster` removes them.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 
 TOPIC = "restarted"
@@ -23,8 +23,8 @@ TOPIC = "restarted"
 
 @pytest.fixture
 def cluster(caplog: pytest.LogCaptureFixture) -> Iterator[LowtideCluster]:
-    """A broker of this test's own, which may stop, with a topic of one empty partition."""
-    caplog.set_level(logging.CRITICAL, logger="kafka")  # what it logs holds its sockets, and pytest keeps that
+    """A separate broker, which may stop, with a topic of one empty partition."""
+    caplog.set_level(logging.CRITICAL, logger="kafka")  # its log records reference its sockets, and pytest keeps them
     with LowtideCluster() as cluster:
         other = Confluent(cluster.bootstrap)
         other.create_topic(TOPIC, 1, {})
@@ -44,7 +44,7 @@ def values(cluster: LowtideCluster, count: int) -> list[bytes | None]:
 
 @pytest.mark.parametrize("idempotent", [False, True], ids=["plain", "idempotent"])
 @pytest.mark.parametrize("name", OPEN_PRODUCERS)
-def test_a_producer_that_was_open_before_the_restart_goes_on_after_it(cluster: LowtideCluster, name: str, idempotent: bool) -> None:
+def test_a_producer_that_was_open_before_the_restart_continues_after_it(cluster: LowtideCluster, name: str, idempotent: bool) -> None:
     with OPEN_PRODUCERS[name](cluster.bootstrap, TOPIC, idempotent=idempotent) as producer:
         for first in (0, 3):
             if first:
@@ -58,7 +58,7 @@ def test_a_producer_that_was_open_before_the_restart_goes_on_after_it(cluster: L
 
 @pytest.mark.parametrize("name", OPEN_PRODUCERS)
 def test_an_idempotent_producer_that_sends_during_the_restart_writes_each_record_once(cluster: LowtideCluster, name: str) -> None:
-    """Records go out all the while: before the stop, into the stop, while nobody listens, and after the start."""
+    """Records are sent all the time: before and during the stop, while nothing listens, and after the start."""
     sent = 0
     restart = threading.Thread(target=cluster.restart)
     with OPEN_PRODUCERS[name](cluster.bootstrap, TOPIC, idempotent=True) as producer:
@@ -82,8 +82,8 @@ def test_an_idempotent_producer_that_sends_during_the_restart_writes_each_record
 
 
 @pytest.mark.parametrize("name", OPEN_PRODUCERS)
-def test_an_idempotent_producer_whose_records_were_deleted_goes_on(cluster: LowtideCluster, name: str) -> None:
-    """A partition without records still knows who wrote into it, before the restart and after it."""
+def test_an_idempotent_producer_whose_records_were_deleted_continues(cluster: LowtideCluster, name: str) -> None:
+    """A partition without records still has its producers' state, before and after the restart."""
     other = Confluent(cluster.bootstrap)
     with OPEN_PRODUCERS[name](cluster.bootstrap, TOPIC, idempotent=True) as producer:
         for first in (0, 3, 6):
@@ -98,8 +98,8 @@ def test_an_idempotent_producer_whose_records_were_deleted_goes_on(cluster: Lowt
 
 
 @pytest.mark.parametrize("name", OPEN_CONSUMERS)
-def test_a_consumer_that_was_open_before_the_restart_reads_on_after_it(cluster: LowtideCluster, name: str) -> None:
-    """Its fetch session is gone with the broker that knew it."""
+def test_a_consumer_that_was_open_before_the_restart_continues_after_it(cluster: LowtideCluster, name: str) -> None:
+    """Its fetch session ended with the broker."""
     other = Confluent(cluster.bootstrap)
     with OPEN_CONSUMERS[name](cluster.bootstrap, TOPIC, {0: 0}) as consumer:
         for first in (0, 3):

@@ -1,4 +1,4 @@
-"""A consumer that is open asks for the offset of a time, seeks there, and reads what is as young; and goes back, and forth."""
+"""An open consumer requests the offset of a time, seeks there, and reads; it also seeks backwards and forwards."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def test_an_open_consumer_that_seeks_by_time_after_a_delete_begins_at_the_new_st
 
 
 def test_kcat_reads_from_a_time_up_to_a_time(lowtide: SimpleNamespace, written: str) -> None:
-    """kcat's -o s@ and e@ are two look-ups before it begins."""
+    """kcat's -o s@ and e@ are two look-ups before it starts."""
     span = ["-o", f"s@{BASE_TIME_MS + 3 * STEP_MS}", "-o", f"e@{BASE_TIME_MS + 7 * STEP_MS}"]
     lines = run_kcat(lowtide.bootstrap, "-C", "-J", "-q", "-t", written, "-p", "0", *span).splitlines()
     assert [json.loads(line)["offset"] for line in lines] == [3, 4, 5, 6]
 
 
 def test_kcat_reads_the_last_records(lowtide: SimpleNamespace, written: str) -> None:
-    """A place counted from the end is the end's offset less the count."""
+    """A position relative to the end is the end offset minus the count."""
     lines = run_kcat(lowtide.bootstrap, "-C", "-J", "-q", "-e", "-t", written, "-p", "1", "-o", "-3").splitlines()
     assert [json.loads(line)["payload"] for line in lines] == ["7", "8", "9"]

@@ -1,4 +1,4 @@
-"""Clients against three brokers, one of which stops or dies and returns meanwhile: nothing acknowledged is lost, nothing is twice.
+"""Clients against three brokers, one of which stops or fails and returns: no acknowledged record is lost or duplicated.
 
 Every partition has three replicas, two of which must be in sync.
 """
@@ -21,12 +21,12 @@ from .driver import Driver, Sent, until
 from .driver_confluent import Confluent
 from .open_clients import OPEN_CONSUMERS, OPEN_PRODUCERS, kcat_value
 
-# kafka-python doesn't close the sockets whose connection is refused while nobody listens; the fixture sees to it that they go here.
+# kafka-python does not close sockets whose connection is refused while nothing listens; the fixture removes them.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 
 PARTITIONS = range(3)
 SESSION_MS = 2000
-"""How long a broker that died is waited for: short, so that the tests are."""
+"""How long to wait for a failed broker: short, for short tests."""
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def three() -> Iterator[LowtideCluster]:
 
 @pytest.fixture(autouse=True)
 def _all_in_sync(three: LowtideCluster, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL, logger="kafka")  # what it logs holds its sockets, and pytest keeps that
+    caplog.set_level(logging.CRITICAL, logger="kafka")  # its log records reference its sockets, and pytest keeps them
     until(lambda: all_in_sync(three))
 
 
@@ -59,7 +59,7 @@ def leader(cluster: LowtideCluster, topic: str, partition: int = 0) -> int:
 
 
 def new_topic(cluster: LowtideCluster, name: str) -> Driver:
-    """A topic of three partitions, each with three replicas. Returns a client for what a test doesn't look at."""
+    """A topic of three partitions, each with three replicas. Returns a client for steps that a test does not check."""
     other = Confluent(cluster.bootstrap)
     other.create_topic(name, len(PARTITIONS), {}, replicas=3)
     until(lambda: other.partition_count(name) == len(PARTITIONS) and all_in_sync(cluster))
@@ -72,7 +72,7 @@ def values(client: Driver, topic: str, partition: int, start: int, count: int) -
 
 
 @pytest.mark.parametrize("name", LIBRARIES)
-def test_a_client_makes_topics_with_replicas_and_deletes_records_while_a_broker_is_away(three: LowtideCluster, name: str) -> None:
+def test_a_client_creates_topics_with_replicas_and_deletes_records_while_a_broker_is_down(three: LowtideCluster, name: str) -> None:
     client = CLIENTS[name](three.bootstrap)
     topic = f"replicated-{name}"
     client.create_topic(topic, len(PARTITIONS), {}, replicas=3)
@@ -95,7 +95,7 @@ def test_a_client_makes_topics_with_replicas_and_deletes_records_while_a_broker_
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
 @pytest.mark.parametrize("name", OPEN_PRODUCERS)
-def test_an_idempotent_producer_writes_each_record_once_while_its_leader_goes_and_returns(
+def test_an_idempotent_producer_writes_each_record_once_while_its_leader_stops_and_returns(
     three: LowtideCluster, name: str, end: str
 ) -> None:
     if name == "kcat" and shutil.which("kcat") is None:
@@ -128,7 +128,7 @@ def test_an_idempotent_producer_writes_each_record_once_while_its_leader_goes_an
 
 
 @pytest.mark.parametrize("name", OPEN_CONSUMERS)
-def test_a_consumer_reads_on_when_its_leader_is_another(three: LowtideCluster, name: str) -> None:
+def test_a_consumer_continues_when_its_leader_changes(three: LowtideCluster, name: str) -> None:
     topic = f"read-{name}"
     other = new_topic(three, topic)
     with OPEN_CONSUMERS[name](three.bootstrap, topic, {0: 0}) as consumer:

@@ -1,4 +1,4 @@
-"""What belongs to one broker is asked of that broker, by whatever client: its configuration, its log directories."""
+"""Every client sends requests about one broker to that broker: its configuration, its log directories."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def three() -> Iterator[LowtideCluster]:
         yield cluster
 
 
-def test_a_brokers_configuration_is_asked_and_changed_at_that_broker(three: LowtideCluster) -> None:
+def test_a_brokers_configuration_is_described_and_changed_at_that_broker(three: LowtideCluster) -> None:
     admin = AdminClient({"bootstrap.servers": three.address(1), "log_level": 0})
 
     def described(broker_id: int) -> dict[str, str]:
@@ -37,7 +37,7 @@ def test_a_brokers_configuration_is_asked_and_changed_at_that_broker(three: Lowt
     assert described(1)["log.retention.ms"] != "12345"
 
 
-def test_every_broker_tells_its_own_log_directories(three: LowtideCluster) -> None:
+def test_every_broker_describes_its_own_log_directories(three: LowtideCluster) -> None:
     topic = "everywhere"
     Confluent(three.bootstrap).create_topic(topic, 2, {}, replicas=3)
 

@@ -1,4 +1,4 @@
-"""Every client that can, creates and deletes topics; all see them come and go."""
+"""Clients create and delete topics, if they can; all clients see the changes."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from .driver import Driver, Sent, until
 ALREADY_EXISTS = (confluent_kafka.KafkaException, kafka.errors.TopicAlreadyExistsError, aiokafka.errors.TopicAlreadyExistsError)
 
 
-def test_a_created_topic_is_told_with_its_partitions(library: Driver, client: Driver, lowtide_topic: str) -> None:
+def test_a_created_topic_is_described_with_its_partitions(library: Driver, client: Driver, lowtide_topic: str) -> None:
     assert client.partition_count(lowtide_topic) is None
     library.create_topic(lowtide_topic, 5, {"retention.ms": "3600000"})
     until(lambda: client.partition_count(lowtide_topic) == 5)
 
 
-def test_a_name_is_given_once(library: Driver, lowtide_topic: str) -> None:
+def test_a_name_is_unique(library: Driver, lowtide_topic: str) -> None:
     library.create_topic(lowtide_topic, 1, {})
     with pytest.raises(ALREADY_EXISTS, match=r"(?i)already.?exists|TopicExists|TopicAlreadyExists"):
         library.create_topic(lowtide_topic, 1, {})
 
 
-def test_a_deleted_topic_is_gone_and_its_name_begins_anew(library: Driver, client: Driver, topic: str) -> None:
-    """A topic created again under an old name begins at offset 0 with nothing in it."""
+def test_a_deleted_topic_is_gone_and_its_name_starts_empty(library: Driver, client: Driver, topic: str) -> None:
+    """A topic that is re-created under an old name starts at offset 0 without records."""
     client.produce(topic, [Sent(b"k", b"old")] * 3)
     library.delete_topic(topic)
     until(lambda: client.partition_count(topic) is None)

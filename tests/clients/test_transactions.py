@@ -1,4 +1,4 @@
-"""Transactions through librdkafka: what is committed is read once, what is aborted never, and who is fenced ends nothing."""
+"""Transactions through librdkafka: committed records are read once, aborted ones never, and a fenced producer ends nothing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def producer(cluster: LowtideCluster, name: str, **settings: object) -> Producer
 
 
 def read(cluster: LowtideCluster, topic: str, last: bytes, *, isolation: str = "read_committed") -> list[bytes]:
-    """All that can be read up to the record `last` of each partition."""
+    """All readable records up to the record `last` of each partition."""
     consumer = Consumer(
         {"bootstrap.servers": cluster.bootstrap, "group.id": "g", "auto.offset.reset": "earliest", "isolation.level": isolation}
     )
@@ -56,7 +56,7 @@ def finish(writer: Producer, topic: str) -> None:
     writer.commit_transaction(WAIT_S)
 
 
-def test_what_is_committed_is_read_once_and_what_is_aborted_never(cluster: LowtideCluster) -> None:
+def test_committed_records_are_read_once_and_aborted_ones_never(cluster: LowtideCluster) -> None:
     make_topic(cluster, "ends")
     writer = producer(cluster, "ends")
     for number in range(30):
@@ -75,7 +75,7 @@ def test_what_is_committed_is_read_once_and_what_is_aborted_never(cluster: Lowti
     assert set(everything) - {b"last"} >= {f"{number}".encode() for number in range(30)}
 
 
-def test_a_producer_that_another_has_followed_ends_nothing(cluster: LowtideCluster) -> None:
+def test_a_replaced_producer_ends_nothing(cluster: LowtideCluster) -> None:
     make_topic(cluster, "fenced")
     first = producer(cluster, "fenced")
     first.begin_transaction()

@@ -1,4 +1,4 @@
-"""Offsets in transactions where a group and a transactional id are coordinated by different brokers, and what is written adds itself."""
+"""Offsets in transactions where a group and a transactional id have different coordinators, and writes add their partitions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COMES_AGAIN = {
 
 
 async def settled(ask: Callable[[], Awaitable[tuple[int, Any]]]) -> tuple[int, Any]:
-    """The first answer that isn't to be asked for again."""
+    """The first answer without a retriable error."""
     async with asyncio.timeout(WAIT_S):
         while True:
             error, answer = await ask()
@@ -51,7 +51,7 @@ async def coordinator(client: WireClient, kind: int, key: str) -> Any:
 
 
 class Producer:
-    """A transactional id whose coordinator isn't that of the group of the same name."""
+    """A transactional id whose coordinator differs from that of the group of the same name."""
 
     def __init__(self, name: str, transactions: WireClient, groups: WireClient) -> None:
         self.name, self.transactions, self.groups = name, transactions, groups
@@ -125,14 +125,14 @@ def test_offsets_add_themselves_to_a_transaction_that_another_broker_coordinates
         producer = await apart(client)
         await producer.begin()
         for offset, is_commit, told in ((5, True, 5), (7, False, 5), (9, True, 9)):
-            assert await producer.commit(offset, OLD) == ErrorCode.INVALID_TXN_STATE, "nobody has added the group"
+            assert await producer.commit(offset, OLD) == ErrorCode.INVALID_TXN_STATE, "the group was not added"
             assert await producer.commit(offset, ABORTABLE) == ErrorCode.TRANSACTION_ABORTABLE
             assert await producer.commit(offset, ADDS) == NONE
             before = producer.identity
             await producer.end(is_commit=is_commit)
             assert await producer.offset() == told
             now, producer.identity = producer.identity, before
-            assert await producer.commit(99, ADDS) == ErrorCode.INVALID_PRODUCER_EPOCH, "of the transaction that is over"
+            assert await producer.commit(99, ADDS) == ErrorCode.INVALID_PRODUCER_EPOCH, "of the ended transaction"
             producer.identity = now
         for each in (client, producer.transactions, producer.groups):
             each.close()

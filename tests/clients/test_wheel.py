@@ -1,4 +1,4 @@
-"""The source distribution and the wheel: built from the tree, they hold the package, and the wheel's broker runs without a compiler."""
+"""The source distribution and the wheel: built from the tree, they contain the package, and the wheel's broker runs without a compiler."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOT_IN_A_WHEEL = {"simulation"}
 
 
 def build(target: str, *, source: Path, into: Path) -> Path:
-    """Hatchling's own command, without a network. Returns the file that it wrote."""
+    """Runs Hatchling's own command, without a network. Returns the file that it wrote."""
     command = [sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", str(into)]
     subprocess.run(command, cwd=source, check=True, capture_output=True, timeout=300)
     [built] = into.iterdir()
@@ -29,7 +29,7 @@ def build(target: str, *, source: Path, into: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel that was built from the source distribution, as `make wheel` does it."""
+    """A wheel that was built from the source distribution, as with `make wheel`."""
     folder = tmp_path_factory.mktemp("wheel")
     with tarfile.open(build("sdist", source=ROOT, into=folder / "sdist")) as archive:
         archive.extractall(folder / "source", filter="data")
@@ -37,8 +37,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build("wheel", source=source, into=folder / "wheel")
 
 
-def test_a_wheel_holds_the_package_and_no_simulator(wheel: Path):
-    """Every linked folder but those for development, and the licence."""
+def test_a_wheel_has_the_package_and_no_simulator(wheel: Path):
+    """Every linked folder except those for development, and the licence."""
     names = set(zipfile.ZipFile(wheel).namelist())
     folders = {name.split("/")[1] for name in names if name.startswith("lowtide/") and name.count("/") > 1}
     linked = {path.name for path in (ROOT / "src/lowtide").iterdir() if path.is_symlink()}
@@ -49,7 +49,7 @@ def test_a_wheel_holds_the_package_and_no_simulator(wheel: Path):
 
 
 def test_the_version_survives_the_source_distribution(wheel: Path):
-    """There is no git in it: PKG-INFO carries the version."""
+    """It has no git directory: PKG-INFO has the version."""
     expected = subprocess.run(
         [sys.executable, "-c", "import hatch_build; print(hatch_build.version())"], cwd=ROOT, check=True, capture_output=True, text=True
     ).stdout.strip()
@@ -57,7 +57,7 @@ def test_the_version_survives_the_source_distribution(wheel: Path):
 
 
 def test_a_broker_of_the_wheel_runs_without_a_compiler(wheel: Path, tmp_path: Path):
-    """In an environment without PATH; where the module was compiled, it is the stable interface's, and in use."""
+    """In an environment without PATH; if the module was compiled, it uses the stable interface, and is in use."""
     package = tmp_path / "package"
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(package)

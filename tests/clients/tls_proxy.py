@@ -1,6 +1,6 @@
-"""A proxy that ends TLS, in a thread of its own: what stands before a broker that speaks none.
+"""A proxy that terminates TLS, in its own thread, for a broker without TLS.
 
-Its certificate is for 127.0.0.1 and localhost, signed by itself, and worth nothing: the key stands beside it.
+Its certificate is for 127.0.0.1 and localhost, self-signed, and not secret: the key is beside it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ STOP_TIMEOUT_S = 30
 
 
 class TlsProxy:
-    """Takes TLS connections on a port of 127.0.0.1 and passes what is in them to another one, while the `with` lasts."""
+    """Accepts TLS connections on a port of 127.0.0.1 and forwards the plain bytes to another one, within the `with`."""
 
     def __init__(self, port: int, target: int) -> None:
         self._port = port
@@ -44,7 +44,7 @@ class TlsProxy:
 
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._loop.set_exception_handler(lambda *_: None)  # a client that speaks no TLS, or doesn't trust us
+        self._loop.set_exception_handler(lambda *_: None)  # a client without TLS, or one that does not trust us
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(CERTIFICATE, KEY)
         server = await asyncio.start_server(self._serve, "127.0.0.1", self._port, ssl=context)
@@ -63,7 +63,7 @@ class TlsProxy:
 
 
 async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Until the one side ends; then the other does too."""
+    """Forward until one side closes; then the other side is closed too."""
     try:
         while piece := await reader.read(PIECE_BYTES):
             writer.write(piece)

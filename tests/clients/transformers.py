@@ -1,4 +1,4 @@
-"""A consume-transform-produce loop by each client library: what is read from one topic is written to another, with the offsets, in one
+"""A consume-transform-produce loop for each client library: records of one topic are written to another, with the offsets, in one
 transaction."""
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ T = TypeVar("T")
 
 
 class Transformer(Protocol):
-    """One worker: a member of a group with a producer. `FENCED` are the errors by which it learns that another has taken its place."""
+    """One worker: a member of a group with a producer. `FENCED` are the errors that report that another producer has replaced it."""
 
     FENCED: tuple[type[Exception], ...]
 
     def __init__(self, bootstrap: str, group: str, transactional_id: str, source: str, target: str) -> None: ...
 
     def begin(self, count: int) -> list[bytes]:
-        """Read `count` records and write them in a new transaction, with the offsets behind them. Returns them; fewer at the end."""
+        """Read `count` records and write them in a new transaction, with the offsets after them. Returns them; fewer at the end."""
         ...
 
     def commit(self) -> None:
@@ -36,11 +36,11 @@ class Transformer(Protocol):
         ...
 
     def abort(self) -> None:
-        """Abort the transaction, and read again what was read in it."""
+        """Abort the transaction, and seek back to its start."""
         ...
 
     def close(self) -> None:
-        """Leave."""
+        """Leave the group."""
         ...
 
 
@@ -142,7 +142,7 @@ class KafkaPythonTransformer:
 
 
 class AiokafkaTransformer:
-    """aiokafka's, on a loop of its own in a thread: it answers its group also while nothing is asked of it."""
+    """aiokafka's, on its own loop in a thread: it takes part in its group also between calls."""
 
     FENCED = (AiokafkaError,)
 

@@ -1,4 +1,4 @@
-"""Runs only when asked for by its marker (`make interop`), and only where Java and Maven, or Go, are; with CI_INTEROP=1 they have to be."""
+"""Runs only on request by its marker (`make interop`), and only with Java and Maven, or Go; with CI_INTEROP=1 they are required."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .tools import JavaClient, Tools
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip what nobody asked for."""
+    """Skip tests that were not requested."""
     if "interop" in config.option.markexpr:
         return
     for item in items:
@@ -39,7 +39,7 @@ def jars() -> Path:
 
 @pytest.fixture
 def kafka(jars: Path, tmp_path: Path) -> Iterator[Kafka]:
-    """A Kafka node that is formatted and not started."""
+    """A Kafka node that is formatted but not started."""
     node = Kafka(jars, tmp_path / "kafka", free_ports(2))
     yield node
     node.stop()
@@ -69,13 +69,13 @@ def tools(jars: Path, broker: LowtideProcess, tmp_path_factory: pytest.TempPathF
 
 @pytest.fixture(scope="module")
 def java_client(jars: Path, broker: LowtideProcess, tmp_path_factory: pytest.TempPathFactory) -> JavaClient:
-    """Our program over Kafka's Java client, against `broker`."""
+    """Our program with Kafka's Java client, against `broker`."""
     return JavaClient(jars, broker.bootstrap, tmp_path_factory.mktemp("java"))
 
 
 @pytest.fixture(scope="session")
 def franz_go_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program over franz-go, built."""
+    """The program with franz-go, built."""
     if shutil.which("go") is None:
         assert os.environ.get("CI_INTEROP") != "1", "CI_INTEROP=1, but go not installed"
         pytest.skip("go not installed")
@@ -84,5 +84,5 @@ def franz_go_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def go(franz_go_program: Path, broker: LowtideProcess) -> FranzGo:
-    """Our program over franz-go, against `broker`."""
+    """Our program with franz-go, against `broker`."""
     return FranzGo(franz_go_program, broker.bootstrap)

@@ -1,4 +1,4 @@
-"""franz-go as a program (`go/`): built once, and run for each thing that a test asks of it."""
+"""franz-go as a program (`go/`): built once, and run for each request of a test."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ CALL_TIMEOUT_S = 60
 
 
 def build(folder: Path) -> Path:
-    """Build the program into `folder` and return it. Where modules come from, Go's own environment says.
+    """Build the program into `folder` and return it. Go's own environment defines the source of modules.
 
-    Errors: AssertionError with Go's words.
+    Errors: AssertionError with Go's output.
     """
     program = folder / "franzgo"
     done = subprocess.run(
@@ -30,7 +30,7 @@ def build(folder: Path) -> Path:
 
 
 class Record(NamedTuple):
-    """A record to send, or as it was read."""
+    """A record to send, or one that was read."""
 
     value: bytes | None
     key: bytes | None = None
@@ -39,7 +39,7 @@ class Record(NamedTuple):
     partition: int = 0
 
     def line(self) -> str:
-        """What the program reads from standard input; time 0 leaves the time to the client."""
+        """The input line for the program; with time 0 the client sets the time."""
         headers = [{"name": name, "value": coded(value)} for name, value in self.headers]
         given = {"partition": self.partition, "key": coded(self.key), "value": coded(self.value), "headers": headers}
         return json.dumps(given | {"timestamp_ms": self.timestamp_ms}) + "\n"
@@ -66,7 +66,7 @@ def write(process: subprocess.Popen[str], line: str) -> None:
 
 
 def read_line(process: subprocess.Popen[str]) -> str:
-    """Wait for the program's next line; it gives up by itself after its -timeout, and then there is none."""
+    """Wait for the program's next line; it ends after its -timeout, and then there is none."""
     assert process.stdout is not None
     return process.stdout.readline()
 
@@ -80,7 +80,7 @@ def numbered(count: int, *, first: int = 0, partition: int = 0) -> list[Record]:
 
 
 class FranzGoError(Exception):
-    """The client gave up; holds its words."""
+    """The client failed; has its message."""
 
 
 class FranzGo:
@@ -113,7 +113,7 @@ class FranzGo:
 
     @contextmanager
     def open(self, name: str, **flags: Any) -> Iterator[subprocess.Popen[str]]:
-        """Run beside the test, which writes lines and reads lines."""
+        """Run it beside the test, which writes and reads lines."""
         command = self.command(name, **flags)
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as process:
             try:
@@ -123,7 +123,7 @@ class FranzGo:
                 raise
 
     def produce(self, topic: str, records: Iterable[Record], **flags: Any) -> list[dict[str, Any]]:
-        """Send, all acknowledged, and return what the client knows of each."""
+        """Send records, wait for all acknowledgements, and return the client's results."""
         done = self.run("produce", topic=topic, text="".join(record.line() for record in records), **flags)
         faults = [line for line in done if line["error"]]
         assert not faults, f"{len(faults)} of {len(done)} refused, the first: {faults[0]}"

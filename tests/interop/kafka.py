@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 
 VERSION = "4.3.1"
 LOG4J_VERSION = "2.25.4"
-"""The one that Kafka's jars depend on; without this binding neither the node nor the tools would log a word."""
+"""The version that Kafka's jars depend on; without this binding neither the node nor the tools would log anything."""
 
 CACHE = Path(__file__).parent / ".cache"
 CLUSTER_ID = "bG93dGlkZS1pbnRlcm9wMA"
@@ -47,6 +47,8 @@ controller.listener.names=CONTROLLER
 inter.broker.listener.name=PLAINTEXT
 log.dirs={directory}
 offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
 log.segment.bytes=1048576
 log.index.interval.bytes=512
 log.cleaner.enable=false
@@ -54,9 +56,9 @@ log.cleaner.enable=false
 
 
 def fetch_jars() -> Path:
-    """Return the folder that holds Kafka's jars, brought by Maven when they are not there yet.
+    """Return the folder with Kafka's jars; Maven downloads missing ones.
 
-    Errors: CalledProcessError, with Maven's words, when it cannot.
+    Errors: CalledProcessError with Maven's output.
     """
     pom = POM.format(version=VERSION, log4j_version=LOG4J_VERSION)
     folder = CACHE / f"kafka-{VERSION}-{zlib.crc32((pom + LOG4J).encode()):08x}"
@@ -76,13 +78,13 @@ def fetch_jars() -> Path:
 
 
 def java(jars: Path, *arguments: str, options: Sequence[str] = ("-Xmx512m",), classes: str = "") -> list[str]:
-    """Return the command that runs a class of Kafka's, or one in the folder `classes`."""
+    """Return the command that runs a class of Kafka, or one in the folder `classes`."""
     path = f"{classes}:{jars}/libs/*" if classes else f"{jars}/libs/*"
     return ["java", *options, "-cp", path, f"-Dlog4j2.configurationFile={jars}/log4j2.yaml", *arguments]
 
 
 class DumpedRecord(NamedTuple):
-    """A record as DumpLogSegments tells it."""
+    """A record in the output of DumpLogSegments."""
 
     offset: int
     key: str
@@ -90,7 +92,7 @@ class DumpedRecord(NamedTuple):
 
 
 class Dump(NamedTuple):
-    """What DumpLogSegments says of some files."""
+    """The output of DumpLogSegments for some files."""
 
     text: str
 
@@ -101,9 +103,9 @@ class Dump(NamedTuple):
 
     @property
     def invalid(self) -> list[str]:
-        """The lines that complain: a batch that is not valid, an index that does not fit its log, offsets that jump.
+        """The lines with errors: a batch that is not valid, an index that does not fit its log, offsets that jump.
 
-        Left out is what the tool says of every segment that does not begin at offset 0, Kafka's own too: "-1 is followed by" its base.
+        This leaves out a line that the tool prints for every segment with a base offset above 0: "-1 is followed by" its base.
         """
         text = re.sub(r"^Non-consecutive offsets in \S*?0*(\d+)\.log\n\s*-1 is followed by \1$", "", self.text, flags=re.MULTILINE)
         words = re.compile(
@@ -118,15 +120,16 @@ def dump(jars: Path, files: list[Path], *, records: bool = True) -> Dump:
     depth = ["--deep-iteration", "--print-data-log"] if records else []
     command = java(jars, "org.apache.kafka.tools.DumpLogSegments", *depth, "--files", names)
     done = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=False)
-    # On some damage the tool ends with an exception, which is a complaint like any other.
+    # On some damage the tool ends with an exception, which counts as an error.
     return Dump(f"{done.stdout}\n{done.stderr}")
 
 
 class Kafka:
-    """One KRaft node on its own directory; `start` and `stop` as often as one likes."""
+    """One KRaft node on its own directory; it can be started and stopped repeatedly."""
 
-    def __init__(self, jars: Path, folder: Path, ports: Sequence[int]) -> None:
+    def __init__(self, jars: Path, folder: Path, ports: Sequence[int], options: Sequence[str] = ("-Xmx512m",)) -> None:
         self._jars = jars
+        self._options = options
         self._properties = folder / "server.properties"
         self._log = folder / "kafka.log"
         self.directory = folder / "data"
@@ -140,7 +143,9 @@ class Kafka:
     def start(self) -> None:
         """Start and wait until it answers."""
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(java(self._jars, "kafka.Kafka", str(self._properties)), stdout=log, stderr=log)
+            self._process = subprocess.Popen(
+                java(self._jars, "kafka.Kafka", str(self._properties), options=self._options), stdout=log, stderr=log
+            )
         deadline = time.monotonic() + START_TIMEOUT_S
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
         while time.monotonic() < deadline:
@@ -167,12 +172,12 @@ class Kafka:
             self._process = None
 
     def words(self) -> str:
-        """What it wrote, warnings and worse."""
+        """Its output: warnings and errors."""
         return self._log.read_text()
 
 
 def replace_folder(source: Path, target: Path, *, keep: str) -> None:
-    """Put a copy of `source` in the place of `target`, whose file `keep` stays."""
+    """Replace `target` by a copy of `source`, except for its file `keep`."""
     kept = (target / keep).read_bytes()
     shutil.rmtree(target)
     shutil.copytree(source, target)

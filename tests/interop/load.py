@@ -17,13 +17,13 @@ DEADLINE_S = 30.0
 BASE_TIME_MS = 1_700_000_000_000
 PER_CODEC = 500
 VALUE_BYTES = 1200
-"""5 codecs * 500 records * 1.2 KB of letters that compress to half: more than one segment of 1 MiB."""
+"""5 codecs * 500 records * 1.2 KB of text that compresses to half: more than one segment of 1 MiB."""
 
 COUNT = PER_CODEC * len(CODECS)
 
 
 class Entry(NamedTuple):
-    """A record as it was written, or as it was read."""
+    """A record that was written or read."""
 
     offset: int
     timestamp_ms: int
@@ -41,7 +41,7 @@ def create_topic(bootstrap: str, topic: str, partitions: int = 1, configs: dict[
 
 
 def configs_set(bootstrap: str, topic: str) -> dict[str, str | None]:
-    """What is set on the topic itself."""
+    """The configuration of the topic itself."""
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     admin = AdminClient(settings(bootstrap))
     found = admin.describe_configs([resource])[resource].result(DEADLINE_S)
@@ -70,7 +70,7 @@ def produce(bootstrap: str, topic: str, *, partition: int = 0, first_offset: int
 
 
 def on_fault(faults: list[KafkaError]) -> Callable[[KafkaError | None, Any], None]:
-    """Return a delivery callback that collects what went wrong."""
+    """Return a delivery callback that collects errors."""
 
     def on_delivery(error: KafkaError | None, _message: Any) -> None:
         if error is not None:
@@ -86,7 +86,7 @@ def delete_below(bootstrap: str, topic: str, offset: int, partition: int = 0) ->
 
 
 def offsets(bootstrap: str, topic: str, partition: int = 0) -> tuple[int, int]:
-    """Return beginning and end, as soon as the partition is led: Kafka needs a moment after it made or loaded one."""
+    """Return beginning and end, as soon as the partition has a leader: Kafka needs a moment after it created or loaded one."""
     deadline = time.monotonic() + DEADLINE_S
     with closing(Consumer(settings(bootstrap, **{"group.id": "interop"}))) as consumer:
         while True:
@@ -116,7 +116,7 @@ def read(bootstrap: str, topic: str, start: int, end: int, partition: int = 0) -
             for message in messages:
                 error = message.error()
                 if error is not None and error.code() == KafkaError._UNSUPPORTED_FEATURE:
-                    continue  # librdkafka looks for a group coordinator, though no group is used
+                    continue  # librdkafka looks for a group coordinator although no group is used
                 assert error is None, error
                 entries.append(Entry(message.offset(), message.timestamp()[1], message.key(), message.value()))
     return entries

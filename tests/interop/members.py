@@ -1,4 +1,4 @@
-"""Processes that are members of a group, of whatever client: what they say, and how they end. The programs are in `go/` and `java/`."""
+"""Processes that are members of a group, of any client: their output, and their ends. The programs are in `go/` and `java/`."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ QUICK = {
     "group_consumer_min_heartbeat_interval_ms": "300",
     "group_consumer_heartbeat_interval_ms": "300",
 }
-"""Settings of a broker that soon knows who has come and gone."""
+"""Settings of a broker that quickly detects joins and failures."""
 
 DEADLINE_S = 60.0
-"""Sessions end after 6 s, transactions too; the rest is for a machine that has other things to do."""
+"""Sessions end after 6 s, transactions too; the rest is for a busy machine."""
 
 
 class Client(Protocol):
-    """What starts a program of one client."""
+    """Starts a program of one client."""
 
     def __call__(self, name: str, **given: str) -> list[str]:
-        """The command line of what `name` says, such as `member`."""
+        """The command line of the program `name`, such as `member`."""
         ...
 
 
 def until(holds: Callable[[], bool], told: Callable[[], object]) -> None:
-    """Return when it holds. Errors: AssertionError with what was told instead."""
+    """Return when the condition holds. Errors: AssertionError with the members' output."""
     deadline = time.monotonic() + DEADLINE_S
     while not holds():
         assert time.monotonic() < deadline, told()
@@ -39,7 +39,7 @@ def until(holds: Callable[[], bool], told: Callable[[], object]) -> None:
 
 
 class Member:
-    """One process. Used as `with`; what still runs at the end is killed."""
+    """One process. Used as `with`; it is killed at the end if it still runs."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self.lines: list[dict[str, Any]] = []
@@ -76,7 +76,7 @@ class Member:
         return [line for line in list(self.lines) if line["what"] == what]
 
     def leave(self) -> None:
-        """End it in order. Errors: AssertionError if it fails."""
+        """End it cleanly. Errors: AssertionError if it fails."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         code = self._process.wait(DEADLINE_S)
@@ -97,7 +97,7 @@ class Member:
     def _read_lines(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            if line.endswith("\n"):  # The last one of a process that was killed may be half.
+            if line.endswith("\n"):  # The last line of a killed process may be truncated.
                 self.lines.append(json.loads(line))
 
     def _read_complaints(self) -> None:
@@ -106,5 +106,5 @@ class Member:
 
 
 def all_told(*members: Member) -> list[object]:
-    """Everything, for whoever has to find out why a test failed."""
+    """All output, for the analysis of a failed test."""
     return [(member.lines, member.complaints) for member in members]

@@ -20,6 +20,7 @@ sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512
 ssl.keystore.type=PEM
 ssl.keystore.location={keystore}
 connections.max.reauth.ms=600000
+delegation.token.secret.key=the secret of all brokers
 """
 LOGIN = "listener.name.{listener}.{mechanism}.sasl.jaas.config=org.apache.kafka.common.security.{module} required{users};\n"
 
@@ -34,7 +35,9 @@ class SecuredKafka:
         keystore.write_text((CERTIFICATES / "key.pem").read_text() + (CERTIFICATES / "certificate.pem").read_text())
         lines = SECURED.format(plain=plain, controller=controller, sasl=self.sasl, tls=self.tls, keystore=keystore)
         for listener in ("sasl_plaintext", "sasl_ssl"):
-            lines += LOGIN.format(listener=listener, mechanism="plain", module="plain.PlainLoginModule", users=' user_alice="alices"')
+            lines += LOGIN.format(
+                listener=listener, mechanism="plain", module="plain.PlainLoginModule", users=' user_alice="alices" user_bob="bobs"'
+            )
             for mechanism in ("scram-sha-256", "scram-sha-512"):
                 lines += LOGIN.format(listener=listener, mechanism=mechanism, module="scram.ScramLoginModule", users="")
         properties = folder / "server.properties"

@@ -1,4 +1,4 @@
-"""Our admin client against Apache Kafka: every method, every way to log in; what Kafka doesn't have is refused, not imitated."""
+"""Our admin client against Apache Kafka: every method, every login; features that Kafka lacks are refused, not imitated."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def partitions(topic: str) -> list[TopicPartition]:
 
 
 def test_deletes(admin: BlockingAdminClient, topic: str) -> None:
-    """By offset, by time, to the high watermark and by groups; Kafka tells no log start of the leader's."""
+    """By offset, by time, to the high watermark and by groups; Kafka returns no log start of the leader."""
     first, second, third = partitions(topic)
     targets = {first: 4, second: Timestamp(START_MS + 6500), third: -1}
     assert admin.delete_records(targets) == {first: DeletedRecords(4), second: DeletedRecords(7), third: DeletedRecords(10)}
@@ -87,17 +87,17 @@ def test_deletes(admin: BlockingAdminClient, topic: str) -> None:
 
 
 def test_times_that_only_deleted_records_reach(admin: BlockingAdminClient, topic: str) -> None:
-    """The newest record is below the log start: Kafka's largest timestamp may still be its. Nothing that is newer than asked for goes."""
+    """The newest record is below the log start: Kafka's largest timestamp may still be that record's. No newer record is deleted."""
     first = TopicPartition(topic, 0)
     admin.delete_records({first: 10})
     result = admin.delete_records({first: Timestamp(START_MS + 5000)})[first]
     if isinstance(result, DeleteRecordsError):
-        assert "can't be told" in str(result)
+        assert "is not known" in str(result)
     else:
         assert result == DeletedRecords(10)
 
 
-def test_deletes_of_the_leader_alone_are_refused(admin: BlockingAdminClient, topic: str) -> None:
+def test_leader_only_deletes_are_refused(admin: BlockingAdminClient, topic: str) -> None:
     first = TopicPartition(topic, 0)
     assert isinstance(admin.delete_records({first: 4}, leader_only=True)[first], LeaderOnlyUnsupportedError)
     listed = admin.list_offsets({first: OffsetSpec.EARLIEST})[first]
@@ -105,7 +105,7 @@ def test_deletes_of_the_leader_alone_are_refused(admin: BlockingAdminClient, top
     assert listed.offset == 0
 
 
-def test_a_topic_made_anew_is_left_alone(admin: BlockingAdminClient, secured: SecuredKafka, topic: str) -> None:
+def test_a_re_created_topic_is_not_touched(admin: BlockingAdminClient, secured: SecuredKafka, topic: str) -> None:
     described = admin.describe_topics([topic])[topic]
     assert isinstance(described, TopicDescription)
     assert described.topic_id is not None
@@ -132,7 +132,7 @@ def test_logging_in(secured: SecuredKafka, topic: str, protocol: str, mechanism:
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
 @pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SASL_SSL"])
 def test_logging_in_over_a_blocking_socket(secured: SecuredKafka, topic: str, protocol: str, mechanism: str) -> None:
-    """As workers of Spark do; several answers, one of them larger than a record of TLS, follow each other."""
+    """As Spark workers do; several answers follow each other, one of them larger than a TLS record."""
     clock = SystemClock()
     settings = ClientSettings.of(secured.settings(protocol, mechanism))
     asked = [MetadataRequest(topics=[MetadataRequestTopic(name=name)] * count) for name, count in ((topic, 1), (topic, 2000), ("none", 1))]
@@ -147,8 +147,8 @@ def test_logging_in_over_a_blocking_socket(secured: SecuredKafka, topic: str, pr
         BlockingConnection.open(wrong.bootstrap_servers[0], wrong, clock.monotonic_ms() + 30_000)
 
 
-def test_the_wrong_listener_is_told(secured: SecuredKafka) -> None:
-    """Whoever mixes up ports learns it from the error, not from a time-out alone."""
+def test_the_wrong_listener_is_reported(secured: SecuredKafka) -> None:
+    """A user with a wrong port gets an error that says so, not only a timeout."""
     plain = {"bootstrap.servers": f"127.0.0.1:{secured.sasl}"}
     with BlockingAdminClient(plain) as client, pytest.raises(Exception, match=r"security\.protocol"):
         client.list_topics(timeout=5)

@@ -1,7 +1,7 @@
-"""`make up` for real: an etcd and three brokers in containers, one of which is killed under a client, and all of which keep their data.
+"""`make up`: an etcd and three brokers in containers, one of which is killed under a client, and all of which keep their data.
 
-Needs a Docker daemon and images: those of docker-compose.yml where a registry can be reached, else BASE_IMAGE and ETCD_IMAGE made by hand
-(docs/compose.md says how). It is skipped where there is none, unless CI_COMPOSE says that there must be.
+Needs a Docker daemon and images: those of docker-compose.yml if a registry can be reached, else BASE_IMAGE and ETCD_IMAGE built by hand
+(docs/compose.md explains how). It is skipped without them, unless CI_COMPOSE requires them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TOPIC = "numbers"
 
 
 def run(*words: str, limit_s: float = CLIENT_LIMIT_S, text: str = "", environment: dict[str, str] | None = None) -> str:
-    """Run a command to its end and return what it wrote. Errors: AssertionError with its complaints."""
+    """Run a command to its end and return its output. Errors: AssertionError with its error output."""
     done = subprocess.run(
         words, cwd=ROOT, input=text, capture_output=True, text=True, timeout=limit_s, check=False, env=os.environ | (environment or {})
     )
@@ -35,7 +35,7 @@ def run(*words: str, limit_s: float = CLIENT_LIMIT_S, text: str = "", environmen
 
 
 def missing_docker() -> str | None:
-    """Why there can be no containers here; None where there can."""
+    """The reason why there can be no containers here; None if there can be."""
     if shutil.which("docker") is None:
         return "docker is not installed"
     if subprocess.run(["docker", "info"], capture_output=True, check=False).returncode != 0:
@@ -49,7 +49,7 @@ def missing_docker() -> str | None:
 
 
 class Containers:
-    """The cluster, on ports of its own, under a project name of its own."""
+    """The cluster, on its own ports, under its own project name."""
 
     def __init__(self) -> None:
         self.ports = free_ports(3)
@@ -102,3 +102,15 @@ def test_three_brokers_in_containers(containers: Containers) -> None:
     containers.make("down")
     containers.make("up")
     assert containers.kcat("-C", "-t", TOPIC, "-e", "-q").split() == expected
+
+
+def test_a_secure_cluster_in_containers(containers: Containers) -> None:
+    containers.make("up", "SECURE=1")
+    try:
+        conf = str(ROOT / "build/secure/admin.conf")
+        run("kcat", "-F", conf, "-P", "-t", TOPIC, "-X", "acks=all", text="1\n2\n")
+        assert run("kcat", "-F", conf, "-C", "-t", TOPIC, "-e", "-q").split() == ["1", "2"]
+        containers.make("up", "SECURE=1")
+        assert run("kcat", "-F", conf, "-C", "-t", TOPIC, "-e", "-q").split() == ["1", "2"]
+    finally:
+        containers.make("down", "SECURE=1", "ARGS=--volumes")

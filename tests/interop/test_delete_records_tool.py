@@ -1,6 +1,6 @@
 """`lowtide-delete-records` beside Apache Kafka's `kafka-delete-records`: the same file against the same broker, compared line by line.
 
-And what else of the command line deletes, against a broker of Kafka's.
+And the other deletes of the command line, against a Kafka broker.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def kafkas(jars: Path, node: Kafka, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture
 def topics(node: Kafka, request: pytest.FixtureRequest) -> tuple[str, str]:
-    """Two topics that are alike: ten records in each of three partitions."""
+    """Two equal topics: ten records in each of three partitions."""
     names = (f"{request.node.originalname}-theirs"[-80:], f"{request.node.originalname}-ours"[-80:])
     admin = AdminClient({"bootstrap.servers": node.bootstrap})
     for made in admin.create_topics([NewTopic(name, num_partitions=len(PARTITIONS)) for name in names]).values():
@@ -70,23 +70,23 @@ def file_of(folder: Path, topic: str, *offsets: int) -> Path:
 
 
 def alike(ran: Ran, topic: str) -> tuple[list[str], dict[str, str]]:
-    """The lines before the partitions', and each partition's without its topic; of an error, only that it is one."""
+    """The lines before those of partitions, and each partition's line without its topic; an error without its text."""
     head = [line for line in ran.lines if not line.startswith("partition: ")]
     rows = dict(line.removeprefix(f"partition: {topic}-").split("\t", 1) for line in ran.lines if line.startswith("partition: "))
     return head, {partition: "error" if text.startswith("error: ") else text for partition, text in rows.items()}
 
 
 def test_both_print_the_same(node: Kafka, kafkas: Tools, topics: tuple[str, str], tmp_path: Path) -> None:
-    """Offsets, the high watermark, and an offset beyond it. Their order is Kafka's hash table's, ours the file's."""
+    """Offsets, the high watermark, and an offset beyond it. Kafka's order is that of a hash table, ours that of the file."""
     theirs = kafkas.call("kafka-delete-records", "--offset-json-file", str(file_of(tmp_path, topics[0], 4, -1, 11)))
     mine = ours(node, "--offset-json-file", file_of(tmp_path, topics[1], 4, -1, 11))
     assert alike(theirs, topics[0]) == alike(mine, topics[1])
     assert alike(mine, topics[1])[1] == {"0": "low_watermark: 4", "1": "low_watermark: 10", "2": "error"}
-    assert (theirs.exit_code, mine.exit_code) == (0, 1)  # Kafka's tool ends with 0 whatever failed.
+    assert (theirs.exit_code, mine.exit_code) == (0, 1)  # Kafka's tool always ends with 0.
 
 
-def test_what_is_no_such_file_is_refused_by_both(node: Kafka, kafkas: Tools, topics: tuple[str, str], tmp_path: Path) -> None:
-    """Where Kafka's tool refuses, ours does; and nothing is deleted."""
+def test_an_invalid_file_is_refused_by_both(node: Kafka, kafkas: Tools, topics: tuple[str, str], tmp_path: Path) -> None:
+    """If Kafka's tool refuses, ours does too; and nothing is deleted."""
     file = tmp_path / "offsets.json"
     row = json.dumps({"topic": topics[1], "partition": 0, "offset": 4})
     for content in (f'{{"partitions": [{row}, {row}]}}', f'{{"partitions": [{row}], "version": 2}}', "no", '{"version": 1}'):
@@ -100,7 +100,7 @@ def test_what_is_no_such_file_is_refused_by_both(node: Kafka, kafkas: Tools, top
 
 
 def test_leader_only_is_refused_and_deletes_nothing(node: Kafka, topics: tuple[str, str], tmp_path: Path) -> None:
-    """This Kafka doesn't have KIP-1343: an ordinary delete in its place would promise something else."""
+    """This Kafka does not have KIP-1343: an ordinary delete instead would have another meaning."""
     mine = ours(node, "--offset-json-file", file_of(tmp_path, topics[1], 4, 4, 4), "--leader-only")
     assert mine.exit_code == 1
     assert [line.split("\t")[1] for line in mine.lines[2:]] == [
@@ -110,7 +110,7 @@ def test_leader_only_is_refused_and_deletes_nothing(node: Kafka, topics: tuple[s
 
 
 def test_the_commands_work_with_kafka(node: Kafka, topics: tuple[str, str]) -> None:
-    """A sweep, and what looks at a cluster."""
+    """A sweep, and commands that describe a cluster."""
     swept = ours(node, "records", "sweep", topics[1], "--offset", 3, "--yes", "--output", "json", module="lowtide.cli.main")
     assert (swept.exit_code, json.loads(swept.out)["records"]) == (0, 9)
     shown = ours(node, "records", "show", f"{topics[1]}:1", "-n", 1, "--output", "json", module="lowtide.cli.main")

@@ -1,5 +1,5 @@
-"""franz-go, the client that most Go programs use: writes, reads, seeks and deletes, and outlives the broker. Each expectation was met by
-Kafka 4.3 too, but for the codec that librdkafka chooses.
+"""franz-go, the client that most Go programs use: writes, reads, seeks and deletes, and survives the broker. Each expectation was met by
+Kafka 4.3 too, except for the codec that librdkafka chooses.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .lowtide_process import LowtideProcess
 pytestmark = pytest.mark.interop
 
 RELEASES = ["0.11.0", "1.1", "2.1", "2.4", "2.8", "3.5", "4.0"]
-"""Each speaks other versions of the protocol: records v2 first, zstd, flexible versions, topic ids, and so on."""
+"""Each uses other versions of the protocol: records v2 first, zstd, flexible versions, topic ids, and so on."""
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_a_batch_of_every_codec_is_read_by_franz_go_and_by_librdkafka(go: FranzG
 
 
 def test_franz_go_reads_the_batches_of_librdkafka(go: FranzGo, broker: LowtideProcess, topic: str) -> None:
-    """Whatever the codec: lz4 too, which librdkafka keeps for brokers that list FindCoordinator, as this one does."""
+    """For every codec: lz4 too, which librdkafka uses only with brokers that list FindCoordinator, as this one does."""
     written = load.produce(broker.bootstrap, topic)
     got = go.consume(topic, load.COUNT)
     assert [load.Entry(line["offset"], line["timestamp_ms"], plain(line["key"]), plain(line["value"])) for line in got] == written
@@ -52,8 +52,8 @@ def test_franz_go_reads_the_batches_of_librdkafka(go: FranzGo, broker: LowtidePr
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_a_client_of_an_older_release_writes_reads_and_asks_for_offsets(go: FranzGo, release: str) -> None:
-    """The client sends no version that this release of Kafka didn't have."""
+def test_a_client_of_an_older_release_writes_reads_and_lists_offsets(go: FranzGo, release: str) -> None:
+    """The client sends no version that this release of Kafka did not have."""
     topic, sent = f"release-{release}-{uuid.uuid4().hex[:8]}", numbered(20)
     assert go.one("create-topic", topic=topic, count=1, versions=release)["error"] == ""
     go.produce(topic, sent, codec="lz4", versions=release)
@@ -80,7 +80,7 @@ def test_headers_nulls_and_tombstones_pass_unchanged(go: FranzGo, topic: str) ->
 
 
 def test_an_idempotent_producer_is_known_to_the_partition_and_writes_once(go: FranzGo, topic: str) -> None:
-    """franz-go is idempotent unless told otherwise: its records carry the id that the broker gave it."""
+    """franz-go is idempotent by default: its records have the producer id that the broker assigned."""
     for first in (0, 50):
         go.produce(topic, numbered(50, first=first))
     got = go.consume(topic, 100)
@@ -107,8 +107,8 @@ def test_fifty_partitions_are_written_and_read_by_one_client(go: FranzGo) -> Non
     assert go.offsets(topic) == {p: p + 1 for p in range(50)}
 
 
-def test_a_consumer_begins_where_it_is_told(go: FranzGo, topic: str) -> None:
-    """Inside of a batch, at a time, and, read committed, at the same places."""
+def test_a_consumer_starts_at_its_configured_position(go: FranzGo, topic: str) -> None:
+    """Inside a batch, at a time, and the same with read_committed."""
     go.produce(topic, numbered(20), codec="gzip")
     for committed in (False, True):
         for start in ("13", f"@{BASE_TIME_MS + 12_001}"):
@@ -116,7 +116,7 @@ def test_a_consumer_begins_where_it_is_told(go: FranzGo, topic: str) -> None:
             assert [record(line) for line in got] == numbered(7, first=13)
 
 
-def test_an_open_consumer_goes_back_and_reads_again(go: FranzGo, topic: str) -> None:
+def test_an_open_consumer_seeks_back_and_reads_again(go: FranzGo, topic: str) -> None:
     go.produce(topic, numbered(10))
     assert [line["offset"] for line in go.consume(topic, 10, seek=4, again=6)] == [*range(10), *range(4, 10)]
 
@@ -163,7 +163,7 @@ def test_a_delete_answers_the_low_watermark_and_readers_below_are_refused_or_res
     assert go.offsets(topic, f"@{BASE_TIME_MS}")[0] == 4
 
 
-def test_an_open_consumer_that_goes_below_the_new_start_is_refused(go: FranzGo, topic: str) -> None:
+def test_an_open_consumer_that_seeks_below_the_new_start_is_refused(go: FranzGo, topic: str) -> None:
     go.produce(topic, numbered(10))
     go.run("delete-records", topic=topic, offset=6)
     *before, refused = go.consume(topic, 4, seek=2, again=1)
@@ -171,7 +171,7 @@ def test_an_open_consumer_that_goes_below_the_new_start_is_refused(go: FranzGo, 
     assert refused["error"] == "OFFSET_OUT_OF_RANGE"
 
 
-def test_a_delete_to_the_high_watermark_empties_the_partition_that_goes_on(go: FranzGo, topic: str) -> None:
+def test_a_delete_to_the_high_watermark_empties_the_partition_that_continues(go: FranzGo, topic: str) -> None:
     go.produce(topic, numbered(10))
     assert go.one("delete-records", topic=topic, offset=-1)["low_watermark"] == 10
     assert go.offsets(topic, f"@{BASE_TIME_MS}")[0] == 10
@@ -187,7 +187,7 @@ def test_a_delete_beyond_the_high_watermark_is_refused(go: FranzGo, topic: str) 
 
 
 def test_a_record_beyond_the_limit_is_refused_and_the_topic_may_raise_it(go: FranzGo, topic: str) -> None:
-    """The client's own limit is raised, so that the broker's is met: 1,048,588 bytes a batch."""
+    """The client's own limit is raised, so that the broker's limit is reached: 1,048,588 bytes a batch."""
     for size in (1_048_588 - 100, 1_048_588):
         text = Record(os.urandom(size)).line()
         line = go.one("produce", topic=topic, text=text, max_bytes=8_000_000)
@@ -200,8 +200,8 @@ def test_a_record_beyond_the_limit_is_refused_and_the_topic_may_raise_it(go: Fra
     assert record(got).value == sent.value
 
 
-def test_a_producer_and_a_consumer_go_on_after_the_broker_was_killed(franz_go_program: Path, tmp_path: Path) -> None:
-    """Both keep their connection open while it dies and comes back on its port; each record is there once and in order."""
+def test_a_producer_and_a_consumer_continue_after_the_broker_was_killed(franz_go_program: Path, tmp_path: Path) -> None:
+    """Both keep their connection open while the broker is killed and restarts on its port; each record is there once and in order."""
     sent = numbered(12)
     with ExitStack() as stack:
         broker = stack.enter_context(LowtideProcess(tmp_path))
@@ -214,7 +214,7 @@ def test_a_producer_and_a_consumer_go_on_after_the_broker_was_killed(franz_go_pr
                 broker.kill()
             write(producing, one.line())
             if n in (4, 8):
-                broker = stack.enter_context(LowtideProcess(tmp_path, listeners=f"PLAINTEXT://{broker.bootstrap}"))
+                broker = stack.enter_context(LowtideProcess(tmp_path, after_kill=True, listeners=f"PLAINTEXT://{broker.bootstrap}"))
             assert json.loads(read_line(producing))["offset"] == n
             assert json.loads(read_line(consuming))["offset"] == n
         got = go.consume("restarted", 12)
@@ -222,8 +222,8 @@ def test_a_producer_and_a_consumer_go_on_after_the_broker_was_killed(franz_go_pr
         assert len({line["producer_id"] for line in got}) == 1
 
 
-def test_each_record_of_a_stream_is_written_once_though_the_broker_is_killed_in_its_midst(franz_go_program: Path, tmp_path: Path) -> None:
-    """Five requests are under way when the broker dies; the client sends them again, and the next life knows what it has of them."""
+def test_each_record_of_a_stream_is_written_once_though_the_broker_is_killed_during_it(franz_go_program: Path, tmp_path: Path) -> None:
+    """Five requests are under way when the broker is killed; the client sends them again, and the broker recognizes duplicates."""
     count = 40_000
     with ExitStack() as stack:
         broker = stack.enter_context(LowtideProcess(tmp_path))
@@ -234,7 +234,7 @@ def test_each_record_of_a_stream_is_written_once_though_the_broker_is_killed_in_
             wait_for_bytes(tmp_path / "stream-0", size)
             broker.kill()
             assert log_bytes(tmp_path / "stream-0") < count * 500, "everything was written before"
-            broker = stack.enter_context(LowtideProcess(tmp_path, listeners=f"PLAINTEXT://{broker.bootstrap}"))
+            broker = stack.enter_context(LowtideProcess(tmp_path, after_kill=True, listeners=f"PLAINTEXT://{broker.bootstrap}"))
         assert json.loads(read_line(producing)) == {"sent": count, "refused": 0}
         assert go.offsets("stream") == {0: count}
         got = go.consume("stream", count)
@@ -246,15 +246,15 @@ def log_bytes(folder: Path) -> int:
 
 
 def wait_for_bytes(folder: Path, size: int) -> None:
-    """Return when the log of a partition is so large."""
+    """Return when the log of a partition has this size."""
     deadline = time.monotonic() + load.DEADLINE_S
     while log_bytes(folder) < size:
         assert time.monotonic() < deadline, "the log does not grow"
         time.sleep(0.001)
 
 
-def test_an_unknown_command_is_no_success(go: FranzGo) -> None:
-    """The control: what the program can't do fails the test that asks for it."""
+def test_an_unknown_command_fails(go: FranzGo) -> None:
+    """The control case: an unsupported command fails the test that uses it."""
     with pytest.raises(FranzGoError, match="list-offsets"):
         go.run("no-such-command")
     with pytest.raises(FranzGoError, match="no codec"):

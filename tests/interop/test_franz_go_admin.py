@@ -18,7 +18,7 @@ NODE_ID = 0
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LowtideProcess]:
-    """One broker for all tests, with two log directories; whatever its clients do, it has nothing to complain of."""
+    """One broker for all tests, with two log directories; it must report no fault."""
     folder = tmp_path_factory.mktemp("lowtide")
     with LowtideProcess(folder / "one", log_dirs=f"{folder / 'one'},{folder / 'two'}") as process:
         yield process
@@ -59,20 +59,20 @@ def test_topics_are_created_described_and_deleted(go: FranzGo) -> None:
         ("no-such-config", {"config": ["segment.bites=1"]}, "INVALID_CONFIG"),
     ],
 )
-def test_a_topic_that_cannot_be_is_refused_with_a_reason(go: FranzGo, topic: str, flags: dict[str, object], error: str) -> None:
+def test_an_impossible_topic_is_refused_with_a_reason(go: FranzGo, topic: str, flags: dict[str, object], error: str) -> None:
     refused = go.one("create-topic", topic=topic, **flags)
     assert refused["error"] == error
     assert refused["message"]
 
 
-def test_the_cluster_tells_its_broker_and_controller(go: FranzGo, broker: LowtideProcess, topic: str) -> None:
+def test_the_cluster_has_its_broker_and_controller(go: FranzGo, broker: LowtideProcess, topic: str) -> None:
     cluster, told = go.run("metadata", topic=topic)[:2]
     assert cluster["controller"] == NODE_ID
     assert len(cluster["cluster"]) == 22
     assert told == {"broker": NODE_ID, "host": "127.0.0.1", "port": int(broker.bootstrap.partition(":")[2])}
 
 
-def test_every_version_that_franz_go_may_speak_is_told(go: FranzGo) -> None:
+def test_every_version_that_franz_go_may_use_is_listed(go: FranzGo) -> None:
     told = go.one("api-versions")["versions"]
     expected = {
         "Produce": [0, 13],
@@ -98,7 +98,7 @@ def test_partitions_are_added_and_used(go: FranzGo, topic: str) -> None:
 
 
 @pytest.mark.parametrize(("count", "error"), [(2, "INVALID_PARTITIONS"), (3, "INVALID_PARTITIONS"), (0, "INVALID_PARTITIONS")])
-def test_partitions_are_never_taken_away(go: FranzGo, topic: str, count: int, error: str) -> None:
+def test_partitions_are_never_removed(go: FranzGo, topic: str, count: int, error: str) -> None:
     refused = go.one("create-partitions", topic=topic, count=count)
     assert refused["error"] == error
     assert refused["message"]
@@ -106,7 +106,7 @@ def test_partitions_are_never_taken_away(go: FranzGo, topic: str, count: int, er
 
 
 def test_partitions_are_described_a_few_at_a_time(go: FranzGo) -> None:
-    """DescribeTopicPartitions with a limit answers a cursor, where the next request goes on."""
+    """DescribeTopicPartitions with a limit returns a cursor, where the next request continues."""
     topic = f"described-{uuid.uuid4().hex[:8]}"
     made = go.one("create-topic", topic=topic, count=7)
     told = go.run("describe-partitions", topic=topic, count=3)
@@ -129,7 +129,7 @@ def configs(go: FranzGo, **flags: object) -> dict[str, dict[str, object]]:
     return {line["name"]: line for line in go.run("describe-configs", **flags)}
 
 
-def test_a_topic_s_configuration_is_described_with_where_it_comes_from(go: FranzGo) -> None:
+def test_a_topic_s_configuration_is_described_with_its_sources(go: FranzGo) -> None:
     topic = f"configured-{uuid.uuid4().hex[:8]}"
     made = go.one("create-topic", topic=topic, config=["segment.bytes=2097152"])
     told = configs(go, topic=topic)
@@ -145,7 +145,7 @@ def test_a_topic_s_configuration_is_described_with_where_it_comes_from(go: Franz
 
 
 def test_a_topic_s_configuration_is_altered_key_by_key(go: FranzGo, topic: str) -> None:
-    """Set, append, subtract and delete, by IncrementalAlterConfigs; what is only validated changes nothing."""
+    """Set, append, subtract and delete, by IncrementalAlterConfigs; a validation alone changes nothing."""
 
     def alter(*changes: str, dry: bool = False) -> str:
         return go.one("alter-configs", topic=topic, config=list(changes), dry=dry)["error"]
@@ -161,7 +161,7 @@ def test_a_topic_s_configuration_is_altered_key_by_key(go: FranzGo, topic: str) 
 
 
 def test_a_topic_s_configuration_is_replaced_by_the_older_request(go: FranzGo, topic: str) -> None:
-    """AlterConfigs: what is not named goes back to its default."""
+    """AlterConfigs: keys that are not named return to their defaults."""
     assert go.one("alter-configs", topic=topic, config=["segment.bytes=3000000", "retention.ms=1000000"])["error"] == ""
     assert go.one("alter-configs", topic=topic, legacy=True, dry=True, config=["retention.bytes=5"])["error"] == ""
     assert configs(go, topic=topic)["segment.bytes"]["value"] == "3000000"
@@ -170,7 +170,7 @@ def test_a_topic_s_configuration_is_replaced_by_the_older_request(go: FranzGo, t
     assert (told["segment.bytes"]["source"], told["retention.ms"]["value"]) == ("DEFAULT_CONFIG", "2000000")
 
 
-def test_an_altered_limit_holds_at_once(go: FranzGo, topic: str) -> None:
+def test_an_altered_limit_applies_at_once(go: FranzGo, topic: str) -> None:
     text = Record(b"x" * 5000).line()
     assert go.one("produce", topic=topic, text=text)["error"] == ""
     assert go.one("alter-configs", topic=topic, config=["max.message.bytes=1000"])["error"] == ""
@@ -181,14 +181,14 @@ def test_an_altered_limit_holds_at_once(go: FranzGo, topic: str) -> None:
 
 @pytest.mark.parametrize("legacy", [False, True], ids=["incremental", "legacy"])
 @pytest.mark.parametrize(("change", "error"), [("segment.bytes=few", "INVALID_CONFIG"), ("segment.bites=1", "INVALID_CONFIG")])
-def test_a_configuration_that_cannot_be_is_refused_with_a_reason(go: FranzGo, topic: str, change: str, error: str, legacy: bool) -> None:
+def test_a_configuration_that_is_invalid_is_refused_with_a_reason(go: FranzGo, topic: str, change: str, error: str, legacy: bool) -> None:
     refused = go.one("alter-configs", topic=topic, config=[change], legacy=legacy)
     assert refused["error"] == error
     assert refused["message"]
 
 
 def test_a_broker_s_configuration_is_described_and_altered(go: FranzGo, broker: LowtideProcess) -> None:
-    """What was given at the start is static; what is altered is dynamic until it is deleted; some of it can't be altered."""
+    """Values from the start are static; altered ones are dynamic until they are deleted; some keys cannot be altered."""
     told = configs(go, resource=NODE_ID)
     assert told["log.dirs"]["source"] == "STATIC_BROKER_CONFIG"
     assert told["message.max.bytes"]["source"] == "DEFAULT_CONFIG"
@@ -202,13 +202,13 @@ def test_a_broker_s_configuration_is_described_and_altered(go: FranzGo, broker: 
     assert refused["message"]
 
 
-def test_what_has_a_configuration_is_listed(go: FranzGo, topic: str) -> None:
+def test_resources_with_a_configuration_are_listed(go: FranzGo, topic: str) -> None:
     listed = {(line["type"], line["name"]) for line in go.run("list-configs")}
     assert {("TOPIC", topic), ("BROKER", str(NODE_ID))} <= listed
 
 
-def test_log_directories_are_told_with_what_is_in_them(go: FranzGo, broker: LowtideProcess, topic: str) -> None:
-    """Two directories: each partition is in one of them, with the bytes of its file; without a topic all are told."""
+def test_log_directories_are_described_with_their_partitions(go: FranzGo, broker: LowtideProcess, topic: str) -> None:
+    """Two directories: each partition is in one of them, with the bytes of its file; without a topic all are described."""
     go.produce(topic, numbered(10))
     told = go.run("log-dirs", topic=topic, partitions="0-2")
     directories = [broker.directory, broker.directory.with_name("two")]
@@ -226,7 +226,7 @@ def test_log_directories_are_told_with_what_is_in_them(go: FranzGo, broker: Lowt
     assert everything.count(topic) == 3
 
 
-def test_the_producers_of_a_partition_are_told(go: FranzGo, topic: str) -> None:
+def test_the_producers_of_a_partition_are_described(go: FranzGo, topic: str) -> None:
     go.produce(topic, numbered(5))
     [written] = {line["producer_id"] for line in go.consume(topic, 5)}
     told, empty = go.run("producers", topic=topic, partitions="0-1")

@@ -1,5 +1,5 @@
-"""Members of one group in processes of their own, of Kafka's Java client and of franz-go: they join, leave and are killed, and go on where
-the group has committed.
+"""Members of one group in separate processes, of Kafka's Java client and of franz-go: they join, leave and are killed, and continue at
+the committed offsets.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ CHANGES = [
     ("classic", "consumer"),
     ("classic", "classic"),
 ]
-"""The protocol of who joins, and which one the group has when the oldest of three members has left then."""
+"""The protocol of the joining members, and the group's protocol after the oldest of three members has left."""
 
 
 @pytest.fixture(scope="module")
 def quick_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LowtideProcess]:
-    """A broker that soon knows who has gone."""
+    """A broker that quickly detects failed members."""
     with LowtideProcess(tmp_path_factory.mktemp("lowtide") / "data", **QUICK) as process:
         yield process
 
@@ -67,14 +67,14 @@ def make_topic(broker: LowtideProcess, name: str, partitions: int = PARTITIONS) 
 
 
 def protocol_of(broker: LowtideProcess, group: str) -> str:
-    """What a group is: classic or consumer."""
+    """The type of a group: classic or consumer."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     [kind] = [each.type for each in admin.list_consumer_groups().result(load.DEADLINE_S).valid if each.group_id == group]
     return str(kind.name).lower()
 
 
 class Writer:
-    """Writes to all partitions of a topic, and knows what is there."""
+    """Writes to all partitions of a topic, and records their contents."""
 
     def __init__(self, broker: LowtideProcess, topic: str) -> None:
         self._producer = Producer({"bootstrap.servers": broker.bootstrap})
@@ -82,7 +82,7 @@ class Writer:
         self.next = 0
 
     def write(self) -> set[tuple[str, int]]:
-        """Write a few records to each partition; return where they are."""
+        """Write a few records to each partition; return their positions."""
         offsets = range(self.next, self.next + PER_PARTITION)
         self.next += PER_PARTITION
         for partition in range(PARTITIONS):
@@ -93,7 +93,7 @@ class Writer:
 
 
 def shared(members: Sequence[Member], topic: str) -> Callable[[], bool]:
-    """Whether each has its part and nobody another's."""
+    """Whether each member has its share and no partition has two owners."""
 
     def check() -> bool:
         held = [member.held for member in members]
@@ -106,7 +106,7 @@ def shared(members: Sequence[Member], topic: str) -> Callable[[], bool]:
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_members_join_leave_and_are_killed(client: Client, quick_broker: LowtideProcess, topic: str, protocol: str) -> None:
-    """After each change the partitions are shared anew, and what is written then is read once, from where was committed on."""
+    """After each change the partitions are reassigned, and new records are read once, from the committed offsets on."""
     with ExitStack() as stack:
 
         def join() -> Member:
@@ -126,7 +126,7 @@ def test_members_join_leave_and_are_killed(client: Client, quick_broker: Lowtide
             assert [line for member in members for line in member.said("refused")] == []
 
         def places(member: Member) -> set[tuple[str, int]]:
-            """All that is written to what a member has."""
+            """All records in a member's partitions."""
             return {(partition, offset) for partition in member.held for offset in range(writer.next)}
 
         members.append(join())
@@ -144,7 +144,7 @@ def test_members_join_leave_and_are_killed(client: Client, quick_broker: Lowtide
         members.pop().leave()
 
 
-def test_a_pattern_means_topics_that_are_made_later_too(client: Client, quick_broker: LowtideProcess, topic: str) -> None:
+def test_a_pattern_matches_topics_that_are_created_later_too(client: Client, quick_broker: LowtideProcess, topic: str) -> None:
     """The broker finds them (KIP-848)."""
     with Member(client("member", group=topic, pattern=f"{topic}-[a-c]", protocol="consumer")) as member:
         told = partial(all_told, member)
@@ -157,7 +157,7 @@ def test_a_pattern_means_topics_that_are_made_later_too(client: Client, quick_br
 
 
 def test_a_group_changes_its_protocol_while_it_consumes(client: Client, quick_broker: LowtideProcess, topic: str) -> None:
-    """Members of both protocols share the topic, as during an upgrade that is rolled out one by one, and its way back."""
+    """Members of both protocols share the topic, as during a rolling upgrade, and a downgrade."""
     writer = Writer(quick_broker, topic)
     with ExitStack() as stack:
         members: list[Member] = []

@@ -1,4 +1,4 @@
-"""Kafka's Java client against a running Lowtide: the program in `java/` tells what it sees, and here it is judged."""
+"""Kafka's Java client against a running Lowtide: the program in `java/` prints its results, and the tests check them."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ LATEST_IN_TIME = 40
 
 
 class Seen:
-    """The lines of one scenario, which went through to its end."""
+    """The lines of one complete scenario."""
 
     def __init__(self, lines: list[dict[str, Any]]) -> None:
         self._lines = lines
         assert self.all("failed") == []
 
     def all(self, what: str) -> list[dict[str, Any]]:
-        """What was seen under this name, in its order."""
+        """The results of this name, in order."""
         return [{name: value for name, value in line.items() if name != "what"} for line in self._lines if line["what"] == what]
 
     def one(self, what: str) -> dict[str, Any]:
-        """The same, where there is one."""
+        """The only result of this name."""
         [found] = self.all(what)
         return found
 
     def errors(self, what: str) -> list[str]:
-        """The exceptions that these calls ended with."""
+        """The exceptions of these calls."""
         return [line["error"] for line in self.all(what)]
 
 
 @pytest.fixture(scope="module")
 def seen(java_client: JavaClient) -> Callable[[str], Seen]:
-    """What a scenario saw; all of them run in one JVM."""
+    """The results of a scenario; all of them run in one JVM."""
     lines = java_client.see(*SCENARIOS)
     return lambda scenario: Seen(lines[scenario])
 
@@ -54,7 +54,7 @@ def at(number: int) -> int:
 
 
 def written_record(partition: int, number: int) -> dict[str, Any]:
-    """A record of the scenario about codecs, as it has to come back."""
+    """A record of the scenario about codecs, as it must be read back."""
     return {
         "partition": partition,
         "offset": number,
@@ -67,7 +67,7 @@ def written_record(partition: int, number: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("partition", range(len(load.CODECS)), ids=load.CODECS)
-def test_records_come_back_whole_and_in_order(seen: Callable[[str], Seen], partition: int) -> None:
+def test_records_are_read_back_whole_and_in_order(seen: Callable[[str], Seen], partition: int) -> None:
     """With headers, nulls and times; the first half of each codec by an idempotent producer, the second by one that is not."""
     records = seen("records")
     written = [offset for line in records.all("written") if line["partition"] == partition for offset in line["offsets"]]
@@ -76,7 +76,7 @@ def test_records_come_back_whole_and_in_order(seen: Callable[[str], Seen], parti
     assert read == [written_record(partition, number) for number in range(2 * PER_PRODUCER)]
 
 
-def test_the_brokers_time_takes_the_place_of_the_producers(seen: Callable[[str], Seen]) -> None:
+def test_the_brokers_time_replaces_the_producers(seen: Callable[[str], Seen]) -> None:
     written, read = seen("append-time").one("written"), seen("append-time").one("read")
     assert written["before"] <= written["timestamp"] <= written["after"]
     assert (read["timestamp"], read["type"]) == (written["timestamp"], "LogAppendTime")
@@ -97,7 +97,7 @@ def test_offsets_of_every_kind(seen: Callable[[str], Seen]) -> None:
 
 
 def test_a_consumer_begins_at_a_time(seen: Callable[[str], Seen]) -> None:
-    """The first record that is not older: for the last second that is the one in the middle which is from much later."""
+    """The first record that is not older: for the last second that is the one in the middle with a much later timestamp."""
     assert seen("offsets").all("seek") == [
         {"number": 0, "offset": 0, "timestamp": at(0), "value": "value-0"},
         {"number": 20, "offset": 20, "timestamp": at(20), "value": "value-20"},
@@ -116,14 +116,14 @@ def test_records_are_deleted(seen: Callable[[str], Seen]) -> None:
     assert delete.one("emptied") == {"offset": COUNT}
 
 
-def test_a_consumer_below_the_start_goes_where_it_was_told_to_go(seen: Callable[[str], Seen]) -> None:
-    """`auto.offset.reset`: it has read one record from the start, or none from the end, or it is told that there is nothing."""
+def test_a_consumer_below_the_start_resets_by_its_policy(seen: Callable[[str], Seen]) -> None:
+    """`auto.offset.reset`: it reads one record from the start, or none from the end, or gets an error."""
     assert seen("delete").all("reset") == [{"to": "earliest", "position": 31}, {"to": "latest", "position": COUNT}]
     assert seen("delete").one("out of range") == {"to": "none", "offsets": {"java-delete-0": 0}}
 
 
-def test_log_directories_tell_what_is_in_them(seen: Callable[[str], Seen], broker: LowtideProcess) -> None:
-    """The size of a partition is that of its segments on disk, and that of the disk is told."""
+def test_log_directories_have_their_partitions(seen: Callable[[str], Seen], broker: LowtideProcess) -> None:
+    """The size of a partition is that of its segments on disk, and the disk's size is returned."""
     directory = seen("directories").one("directory")
     assert (directory["path"], directory["error"]) == (str(broker.directory), None)
     for partition in range(2):
@@ -141,14 +141,14 @@ def test_producers_are_known_by_what_they_wrote(seen: Callable[[str], Seen]) -> 
 
 
 def test_the_cluster_describes_itself(seen: Callable[[str], Seen], broker: LowtideProcess) -> None:
-    """Without an authorizer everybody may do everything that can be done to a cluster."""
+    """Without an authorizer every client may do every operation on a cluster."""
     cluster = seen("cluster").one("cluster")
     assert f"cluster.id={cluster.pop('id')}\n" in (broker.directory / "meta.properties").read_text()
     operations = ["ALTER", "ALTER_CONFIGS", "CLUSTER_ACTION", "CREATE", "DESCRIBE", "DESCRIBE_CONFIGS", "IDEMPOTENT_WRITE"]
     assert cluster == {"controller": 0, "nodes": [f"0@{broker.bootstrap}"], "operations": operations}
 
 
-def test_a_topic_is_made_grows_and_goes(seen: Callable[[str], Seen]) -> None:
+def test_a_topic_is_created_grown_and_deleted(seen: Callable[[str], Seen]) -> None:
     """Described by its name, in answers of two partitions each, and by its id."""
     topics = seen("topics")
     topic_id = topics.one("created").pop("id")
@@ -163,8 +163,8 @@ def test_a_topic_is_made_grows_and_goes(seen: Callable[[str], Seen]) -> None:
     assert topics.errors("deleted again") == ["UnknownTopicOrPartitionException"]
 
 
-def test_a_topics_configuration_changes_as_it_was_told_to(seen: Callable[[str], Seen]) -> None:
-    """Set, appended, deleted, subtracted; nothing when it was only tried, or refused."""
+def test_a_topics_configuration_changes_as_requested(seen: Callable[[str], Seen]) -> None:
+    """Set, appended, deleted, subtracted; no change when it was only validated, or refused."""
     configs = seen("configs")
     assert [(line["name"], line["value"], line["source"]) for line in configs.all("config") if not line["name"].startswith("l")] == [
         ("retention.ms", "1000", "DYNAMIC_TOPIC_CONFIG"),
@@ -181,7 +181,7 @@ def test_a_topics_configuration_changes_as_it_was_told_to(seen: Callable[[str], 
     assert configs.one("resources") == {"there": True}
 
 
-def test_a_configuration_says_what_it_is_and_where_it_comes_from(seen: Callable[[str], Seen], broker: LowtideProcess) -> None:
+def test_a_configuration_has_types_and_sources(seen: Callable[[str], Seen], broker: LowtideProcess) -> None:
     found = {line["name"]: line for line in seen("configs").all("config")}
     assert all(line["documented"] for line in found.values())
     assert (found["retention.ms"]["type"], found["retention.ms"]["read only"]) == ("LONG", False)

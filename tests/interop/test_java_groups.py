@@ -23,7 +23,7 @@ PARTITIONS, PER_PARTITION = 4, 10
 
 @pytest.fixture(scope="module")
 def lines(java_client: JavaClient) -> list[dict[str, Any]]:
-    """What the scenario saw, with all assignors."""
+    """The results of the scenario, with all assignors."""
     found = java_client.see("groups")["groups"]
     assert [line for line in found if line["what"] == "failed"] == []
     return found
@@ -31,7 +31,7 @@ def lines(java_client: JavaClient) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("assignor", ASSIGNORS)
 def test_members_share_a_topic_and_one_takes_over_from_the_other(lines: list[dict[str, Any]], assignor: str) -> None:
-    """Each record is read once by the group, from where it was committed on."""
+    """Each record is read once by the group, from the committed offset on."""
     said: dict[str, list[dict[str, Any]]] = {}
     for line in lines:
         if line["assignor"] == assignor:

@@ -1,4 +1,4 @@
-"""kafka-configs, and what kafka-topics shows of configurations, unmodified, against a running Lowtide."""
+"""kafka-configs, and the configurations in kafka-topics, unmodified, against a running Lowtide."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.interop
 
 
 def configs(tools: Tools, *entity: str, more: tuple[str, ...] = ()) -> dict[str, str]:
-    """What kafka-configs describes: for each key its value and where that comes from, in the tool's own words."""
+    """The output of kafka-configs: the value and source of each key, in the tool's own format."""
     lines = tools.run("kafka-configs", "--describe", *entity, *more).lines
     found = [re.fullmatch(r"  ([\w.]+)=(.*) sensitive=(?:true|false) synonyms=\{(.*)\}", line) for line in lines[1:]]
     return {match[1]: f"{match[2]} {{{match[3]}}}" for match in found if match is not None}
@@ -23,7 +23,7 @@ def alter(tools: Tools, *arguments: str) -> None:
 
 
 def refused(tools: Tools, *arguments: str) -> str:
-    """The broker's error, as kafka-configs tells it."""
+    """The broker's error, as printed by kafka-configs."""
     ran = tools.call("kafka-configs", "--alter", *arguments)
     assert ran.exit_code == 1
     [cause] = [line for line in ran.err.splitlines() if line.startswith("Caused by: ")]
@@ -47,7 +47,7 @@ def test_topics_are_described_and_grow(tools: Tools) -> None:
     assert (unknown.exit_code, "Topic 'unknown' does not exist as expected" in unknown.out) == (1, True)
 
 
-def test_a_topics_configuration_is_set_and_taken_back(tools: Tools) -> None:
+def test_a_topics_configuration_is_set_and_reset(tools: Tools) -> None:
     tools.run("kafka-topics", "--create", "--topic", "configured", "--config", "retention.ms=1000000")
     topic = ("--entity-type", "topics", "--entity-name", "configured")
     assert configs(tools, *topic) == {"retention.ms": "1000000 {DYNAMIC_TOPIC_CONFIG:retention.ms=1000000}"}
@@ -62,8 +62,8 @@ def test_a_topics_configuration_is_set_and_taken_back(tools: Tools) -> None:
     assert refused(tools, *topic, "--add-config", "retention.ms=soon").startswith("InvalidConfigurationException: ")
 
 
-def test_every_key_about_deletion_is_set_and_taken_back(tools: Tools) -> None:
-    """Also those of KIP-47 and KIP-68, which the tool has never heard of; a refusal names the keys that contradict each other."""
+def test_every_key_about_deletion_is_set_and_reset(tools: Tools) -> None:
+    """Also those of KIP-47 and KIP-68, which the tool does not know; a refusal names the keys that contradict each other."""
     tools.run("kafka-topics", "--create", "--topic", "deleted")
     topic = ("--entity-type", "topics", "--entity-name", "deleted")
     wanted = {
@@ -89,7 +89,7 @@ def test_every_key_about_deletion_is_set_and_taken_back(tools: Tools) -> None:
 
 
 def test_brokers_are_configured_while_they_run(tools: Tools) -> None:
-    """One broker's setting is stronger than that of all, and it takes effect: a batch that is too large now is refused."""
+    """One broker's setting overrides that of all, and takes effect: a batch that is too large now is refused."""
     one, every = ("--entity-type", "brokers", "--entity-name", "0"), ("--entity-type", "brokers", "--entity-default")
     alter(tools, *every, "--add-config", "message.max.bytes=2000000")
     alter(tools, *one, "--add-config", "message.max.bytes=1000")
@@ -106,8 +106,8 @@ def test_brokers_are_configured_while_they_run(tools: Tools) -> None:
     assert fixed == "InvalidRequestException: Cannot update these configs dynamically: [node.id]"
 
 
-def test_a_groups_times_are_set_and_taken_back(tools: Tools) -> None:
-    """Before there is such a group; then it is listed by what is set on it."""
+def test_a_groups_times_are_set_and_reset(tools: Tools) -> None:
+    """Before the group exists; it is then listed with its configuration."""
     group = ("--entity-type", "groups", "--entity-name", "pickers")
     session, interval = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
     alter(tools, *group, "--add-config", f"{session}=50000,{interval}=6000")
@@ -121,3 +121,20 @@ def test_a_groups_times_are_set_and_taken_back(tools: Tools) -> None:
     assert too_short == f"InvalidConfigurationException: {session} must be greater than or equal to group.consumer.min.session.timeout.ms"
     assert "serves no share groups" in refused(tools, *group, "--add-config", "share.auto.offset.reset=earliest")
     alter(tools, *group, "--delete-config", session)
+
+
+def test_levels_of_loggers_are_set_and_reset(tools: Tools) -> None:
+    """KIP-412."""
+    loggers = ("--entity-type", "broker-loggers", "--entity-name", "0")
+    before = configs(tools, *loggers)
+    assert {"root", "lowtide.broker", "lowtide.storage"} <= set(before)
+    assert {level.split()[0] for level in before.values()} == {"INFO"}
+    alter(tools, *loggers, "--add-config", "lowtide.broker.network=WARN,lowtide.storage=ERROR")
+    during = configs(tools, *loggers)
+    assert {name: level.split()[0] for name, level in during.items() if level != before[name]} == {
+        "lowtide.broker.network": "WARN",
+        "lowtide.storage": "ERROR",
+    }
+    alter(tools, *loggers, "--delete-config", "lowtide.broker.network,lowtide.storage")
+    assert configs(tools, *loggers) == before
+    assert "InvalidConfigurationException" in refused(tools, *loggers, "--add-config", "lowtide.storage=LOUD")

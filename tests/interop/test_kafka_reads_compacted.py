@@ -1,4 +1,4 @@
-"""Kafka's own tool reads what compaction leaves: batches with gaps, empty ones, tombstones with their time, in every codec."""
+"""Kafka's own tool reads compacted logs: batches with gaps, empty ones, tombstones with their time, in every codec."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import time
 from pathlib import Path
 
 from lowtide import LowtideCluster
+from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.compression import Compression
-from lowtide.protocol.records import build_batch, iterate_records, read_batch_header
+from lowtide.protocol.records import iterate_records, read_batch_header
 from lowtide.protocol.types import TopicPartition
 from lowtide.storage.checkpoint import decode_offsets
 from lowtide.storage.compaction.compaction import CompactionRules, LastRecord, compact_batch, note_batch
@@ -23,7 +24,7 @@ ROOM = 1 << 20
 
 
 def write_compacted(path: Path) -> list[bytes]:
-    """Batches of four records, in every codec; some go, one is left empty, the last ones have tombstones."""
+    """Batches of four records, in every codec; some records are removed, one batch is left empty, the last ones have tombstones."""
     batches = []
     for number, codec in enumerate((*Compression, *Compression)):
         rows = [(1000 + number, f"k{number + row}".encode(), None if row == 3 else f"v{number}-{row}".encode(), ()) for row in range(4)]
@@ -70,7 +71,7 @@ CONFIG = {
 
 
 def write_a_compacted_log(directory: Path) -> list[load.Entry]:
-    """Have a Lowtide broker write every key twice and compact; return the records that are left."""
+    """Make a Lowtide broker write every key twice and compact; return the remaining records."""
     folder = directory / f"{TOPIC}-0"
     with LowtideCluster(data_directory=directory, config=CONFIG) as cluster:
         load.create_topic(cluster.bootstrap, TOPIC)
@@ -95,7 +96,7 @@ def test_dump_log_segments_finds_no_fault_in_a_log_that_a_broker_compacted(jars:
     folder = tmp_path / "data" / f"{TOPIC}-0"
     files = [path for kind in ("log", "index", "timeindex", "snapshot") for path in sorted(folder.glob(f"*.{kind}"))]
     found = dump(jars, files)
-    # Offsets have gaps; and a batch that was left empty tells the time of the records that it had, which the tool looks for in vain.
+    # Offsets have gaps; and an empty batch keeps the timestamp of its removed records, which the tool does not find.
     expected = ("Non-consecutive offsets", " is followed by ", "Found timestamp mismatch")
     assert [line for line in found.invalid if not any(words in line for words in expected)] == []
     assert set(re.findall(r"log timestamp: (-?\d+)", found.text)) <= {"-1"}

@@ -1,4 +1,4 @@
-"""Kafka's own tool reads the records of groups whose partitions the broker assigns, as its coordinator would."""
+"""Kafka's own tool reads the records of consumer groups, as Kafka's coordinator would."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.consumer_group_records import (
     ClassicMemberMetadata,
     ClassicProtocol,
@@ -24,7 +25,6 @@ from lowtide.protocol.consumer_group_records import (
     TargetTopicPartitions,
     encode_change,
 )
-from lowtide.protocol.records import build_batch
 
 from .kafka import TOOL_TIMEOUT_S, java
 
@@ -63,7 +63,7 @@ CHANGES = [
 ]
 
 
-def test_dump_log_segments_says_what_was_written(jars: Path, tmp_path: Path) -> None:
+def test_dump_log_segments_prints_what_was_written(jars: Path, tmp_path: Path) -> None:
     path = tmp_path / f"{0:020d}.log"
     path.write_bytes(build_batch([(1, *encode_change(change), ()) for change in CHANGES]))
     command = java(jars, "org.apache.kafka.tools.DumpLogSegments", "--offsets-decoder", "--files", str(path))

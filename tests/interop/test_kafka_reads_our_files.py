@@ -1,4 +1,4 @@
-"""Kafka's own programs read what Lowtide wrote: DumpLogSegments file by file, and the broker as a directory of its own."""
+"""Kafka's own programs read Lowtide's files: DumpLogSegments file by file, and the broker as its own log directory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lowtide import LowtideCluster
+from lowtide import BlockingAdminClient, LowtideCluster, TopicPartition
+from lowtide.admin import ErasedRecords
 
 from . import load
 from .kafka import Dump, Kafka, dump, replace_folder
@@ -20,23 +21,37 @@ DELETED = 1234
 CONFIG = {"log.segment.bytes": "1048576", "log.index.interval.bytes": "512", "log.segment.delete.delay.ms": "0"}
 
 
-def write_a_directory(directory: Path, *, delete: bool) -> list[load.Entry]:
-    """Have a Lowtide broker write every codec into several segments and stop; return what was written."""
+def write_a_directory(directory: Path, *, delete: bool, erase: bool = False) -> list[load.Entry]:
+    """Make a Lowtide broker write every codec into several segments and stop; return the records."""
     with LowtideCluster(data_directory=directory, config=CONFIG) as cluster:
         load.create_topic(cluster.bootstrap, TOPIC)
         written = load.produce(cluster.bootstrap, TOPIC)
         if delete:
             segments = len(list((directory / f"{TOPIC}-0").glob("*.log")))
+            if erase:
+                with BlockingAdminClient(cluster.bootstrap) as admin:
+                    (erased,) = admin.delete_records({TopicPartition(TOPIC, 0): DELETED}, erase=True).values()
+                assert isinstance(erased, ErasedRecords), erased
+                return written
             load.delete_below(cluster.bootstrap, TOPIC, DELETED)
             wait_for_fewer(directory / f"{TOPIC}-0", segments)
+            wait_for_hole(directory / f"{TOPIC}-0", written[DELETED - 100])
     return written
 
 
 def wait_for_fewer(folder: Path, segments: int) -> None:
-    """Return when a segment's file is gone."""
+    """Return when a segment's file is removed."""
     deadline = time.monotonic() + load.DEADLINE_S
     while len(list(folder.glob("*.log"))) >= segments:
         assert time.monotonic() < deadline, "no segment was removed"
+        time.sleep(0.05)
+
+
+def wait_for_hole(folder: Path, deleted: load.Entry) -> None:
+    """Return when a record that isn't compressed is gone from the segment that holds the log start."""
+    deadline = time.monotonic() + load.DEADLINE_S
+    while not (first := min(folder.glob("*.log"))).read_bytes()[61:4096] == bytes(4035) or deleted.value in first.read_bytes():
+        assert time.monotonic() < deadline, "no hole was found"
         time.sleep(0.05)
 
 
@@ -47,8 +62,10 @@ def segment_files(folder: Path) -> list[Path]:
     return files
 
 
-def check_records(found: Dump, expected: list[load.Entry]) -> None:
-    assert found.invalid == []
+def check_records(found: Dump, expected: list[load.Entry], *, has_hole: bool = False) -> None:
+    """What the tool calls invalid is nothing; with a hole, that offsets are missing."""
+    gaps = ("Non-consecutive offsets", " is followed by ") if has_hole else ()
+    assert [line for line in found.invalid if not any(words in line for words in gaps)] == []
     assert [(record.offset, record.key, record.payload) for record in found.records] == [
         (entry.offset, entry.key.decode(), entry.value.decode()) for entry in expected
     ]
@@ -62,7 +79,7 @@ def test_dump_log_segments_finds_every_record_and_no_fault(jars: Path, tmp_path:
 
 
 def test_the_checks_see_a_damaged_log_and_a_damaged_index(jars: Path, tmp_path: Path) -> None:
-    """The control: one byte of a batch, and one entry of an index, are enough to be complained of."""
+    """The control case: one byte of a batch, and one entry of an index, are enough for an error."""
     write_a_directory(tmp_path / "data", delete=False)
     folder = tmp_path / "data" / f"{TOPIC}-0"
     log, index = min(folder.glob("*.log")), min(folder.glob("*.index"))
@@ -75,16 +92,29 @@ def test_the_checks_see_a_damaged_log_and_a_damaged_index(jars: Path, tmp_path: 
 
 
 def test_dump_log_segments_reads_what_a_delete_left(jars: Path, tmp_path: Path) -> None:
-    """Whole segments below the start are gone, the one that straddles it is whole."""
+    """Whole segments below the start are removed; the one that holds it begins with an empty batch, and the batch of the start follows."""
     written = write_a_directory(tmp_path / "data", delete=True)
     folder = tmp_path / "data" / f"{TOPIC}-0"
     base_offset = min(int(path.stem) for path in folder.glob("*.log"))
     assert 0 < base_offset <= DELETED
-    check_records(dump(jars, segment_files(folder)), written[base_offset:])
+    found = dump(jars, segment_files(folder))
+    first = found.records[0].offset
+    assert base_offset < first <= DELETED
+    check_records(found, written[first:], has_hole=True)
+    assert "isvalid: false" not in found.text
+
+
+def test_dump_log_segments_reads_what_was_erased(jars: Path, tmp_path: Path) -> None:
+    """The batch across the log start begins with the first record that is kept."""
+    written = write_a_directory(tmp_path / "data", delete=True, erase=True)
+    found = dump(jars, segment_files(tmp_path / "data" / f"{TOPIC}-0"))
+    assert found.records[0].offset == DELETED
+    check_records(found, written[DELETED:], has_hole=True)
+    assert "isvalid: false" not in found.text
 
 
 def test_dump_log_segments_reads_a_log_after_an_unclean_stop(jars: Path, tmp_path: Path) -> None:
-    """A copy of the files as they are while the broker runs, which is what SIGKILL leaves: recovered, they are as good as new."""
+    """A copy of the files while the broker runs, which is the state after SIGKILL: after recovery they are valid."""
     live, copied = tmp_path / "live", tmp_path / "copied"
     with LowtideCluster(data_directory=live, config=CONFIG) as cluster:
         load.create_topic(cluster.bootstrap, TOPIC)
@@ -95,12 +125,13 @@ def test_dump_log_segments_reads_a_log_after_an_unclean_stop(jars: Path, tmp_pat
     check_records(dump(jars, segment_files(copied / f"{TOPIC}-0")), written)
 
 
-def test_kafka_serves_a_partition_that_lowtide_wrote(kafka: Kafka, tmp_path: Path) -> None:
-    """KRaft knows topics only by its own metadata, so Kafka makes the topic and our files take the place of its own.
+@pytest.mark.parametrize("erase", [False, True])
+def test_kafka_serves_a_partition_that_lowtide_wrote(kafka: Kafka, tmp_path: Path, *, erase: bool) -> None:
+    """KRaft knows topics only by its own metadata, so Kafka creates the topic and our files replace its own.
 
     The topic id in `partition.metadata` stays Kafka's; segments, indexes, snapshots, epochs and the log start offset are ours.
     """
-    written = write_a_directory(tmp_path / "data", delete=True)
+    written = write_a_directory(tmp_path / "data", delete=True, erase=erase)
     kafka.start()
     load.create_topic(kafka.bootstrap, TOPIC)
     load.offsets(kafka.bootstrap, TOPIC)

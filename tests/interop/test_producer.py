@@ -1,4 +1,4 @@
-"""The pipeline on Apache Kafka: keys go where other clients send them, and workers log in over their blocking connections."""
+"""The pipeline on Apache Kafka: keys get the same partitions as with other clients, and workers log in over their blocking connections."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lowtide.pipeline.partitioner import partitions_of_keys
 from lowtide.pipeline.producer import Producer
 from lowtide.pipeline.producer_settings import ProducerSettings
 from lowtide.pipeline.ranges import OffsetRange
-from lowtide.protocol.records import build_batch
+from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.types import TopicPartition
 
 from .kafka import Kafka
@@ -35,7 +35,7 @@ RECORDS = 30_000
 
 
 def read(address: str, topic: str, count: int) -> dict[int, list[tuple[bytes | None, bytes | None]]]:
-    """The first `count` records, by partition in their order, and none more."""
+    """The first `count` records, by partition, in order, and no more."""
     found = defaultdict(list)
     settings = {"bootstrap.servers": address, "group.id": "test", "auto.offset.reset": "earliest", "enable.partition.eof": False}
     consumer = Consumer(settings)
@@ -54,9 +54,9 @@ def read(address: str, topic: str, count: int) -> dict[int, list[tuple[bytes | N
 
 
 def test_everything_is_there_once_and_in_order_though_kafka_stops_meanwhile(kafka: Kafka):
-    """A leader that is being stopped answers NOT_LEADER_OR_FOLLOWER also for what it has appended, and remembers the last batch only.
+    """A stopping leader answers NOT_LEADER_OR_FOLLOWER also for batches that it has appended, and keeps only the last batch.
 
-    Records are new: Kafka forgets a producer whose last record is old when it starts.
+    Records are new: at its start Kafka drops a producer whose last record is old.
     """
     kafka.start()
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
@@ -93,7 +93,7 @@ def test_everything_is_there_once_and_in_order_though_kafka_stops_meanwhile(kafk
         assert numbers == [value for value in range(RECORDS) if value // 10 % PARTITIONS == partition]
 
 
-def test_keys_go_where_other_clients_send_them(kafka: Kafka):
+def test_keys_get_the_partitions_of_other_clients(kafka: Kafka):
     kafka.start()
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     admin.create_topics([NewTopic("keys", num_partitions=PARTITIONS, replication_factor=1)])["keys"].result(LIMIT_S)
@@ -112,7 +112,7 @@ def test_keys_go_where_other_clients_send_them(kafka: Kafka):
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
 @pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SASL_SSL"])
 def test_workers_log_in_and_write_and_read(secured: SecuredKafka, lowtide_topic: str, protocol: str, mechanism: str):
-    """Several requests are under way at once, and answers are larger than what TLS gives at a time."""
+    """Several requests are under way at once, and answers are larger than a TLS record."""
     settings = secured.settings(protocol, mechanism)
     place = TopicPartition(lowtide_topic, 0)
     batches, rows = 40, 100

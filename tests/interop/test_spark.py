@@ -1,6 +1,6 @@
 """The data source and the listener on Apache Kafka and on Lowtide: the same columns, and the same deletes.
 
-With the jars of Spark's Kafka connector in `SPARK_KAFKA_JARS` (a list for `spark.jars`) the listener trims behind that, too.
+With the jars of Spark's Kafka connector in `SPARK_KAFKA_JARS` (a list for `spark.jars`) the listener trims its records too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]
 
 @pytest.fixture(params=["kafka", "lowtide"])
 def bootstrap(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """A broker with a topic `t` of two partitions, and a record of each kind in it."""
+    """A broker with a topic `t` of two partitions, and a record of each kind."""
     if request.param == "lowtide":
         with LowtideProcess(tmp_path / "lowtide") as broker:
             fill(broker.bootstrap)
@@ -62,7 +62,7 @@ def begins(bootstrap: str) -> list[int]:
 
 
 def consume(spark, bootstrap: str, checkpoint: Path, format: str = "lowtide", name: str = "q", **options: str) -> list[int]:
-    """How many rows each batch had."""
+    """The number of rows of each batch."""
     rows: list[int] = []
     reader = spark.readStream.format(format).option("kafka.bootstrap.servers", bootstrap).option("subscribe", "t")
     for key, value in {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "8", **options}.items():
@@ -92,7 +92,7 @@ def test_a_stream_trims_a_topic(spark, bootstrap, tmp_path):
 
 @pytest.mark.parametrize("format", ["lowtide", "kafka"])
 def test_a_listener_trims_a_topic(spark, bootstrap, tmp_path, format):
-    """The last batch too; and what a run left that had no listener."""
+    """The last batch too; and the rest of a run without a listener."""
     from lowtide.pipeline import TrimListener
 
     if format == "kafka" and not CONNECTOR:
@@ -112,7 +112,7 @@ def test_a_listener_trims_a_topic(spark, bootstrap, tmp_path, format):
 
 
 def test_a_job_logs_in_over_tls(spark, secured, tmp_path, lowtide_topic):
-    """Driver, workers and the deletes behind them take the same options."""
+    """Driver, workers and their deletes use the same options."""
     options = {f"kafka.{key}": value for key, value in secured.settings("SASL_SSL", "SCRAM-SHA-512").items()}
     admin = AdminClient({"bootstrap.servers": secured.node.bootstrap})
     admin.create_topics([NewTopic(lowtide_topic, 2)])[lowtide_topic].result(30)

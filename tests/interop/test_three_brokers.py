@@ -1,6 +1,6 @@
-"""The Java client and franz-go at work while brokers of a cluster of three die and return, and at a follower while records are deleted.
+"""The Java client and franz-go work while brokers of a cluster of three fail and return, and read at a follower while records are deleted.
 
-What the clients do is in `java/Work.java`, `java/Closest.java` and `go/work.go`; both print the same lines, which are judged here.
+The programs are `java/Work.java`, `java/Closest.java` and `go/work.go`; both print the same lines, which are checked here.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ pytestmark = pytest.mark.interop
 
 RACKS = ("north", "east", "south")
 FOLLOWER = 2
-"""Its rack is the one in which the clients are."""
+"""Its rack is that of the clients."""
 
 PARTITIONS = 3
 REST_S = 0.5
-"""For which the clients work on, between what happens to the brokers."""
+"""The time for which the clients work between two faults of brokers."""
 
 WORK_LIMIT_S = 120.0
 SWITCHES_MAX = 6
-"""To the leader and back, where a delete met a fetch."""
+"""To the leader and back, if a delete coincides with a fetch."""
 
 CONFIG = {
     "min.insync.replicas": "2",
@@ -47,25 +47,25 @@ CONFIG = {
 
 @pytest.fixture(scope="module")
 def three() -> Iterator[LowtideCluster]:
-    """Three brokers, each in a rack of its own."""
+    """Three brokers, each in its own rack."""
     with LowtideCluster(brokers=3, racks=RACKS, config=CONFIG) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="module")
 def java_client(jars: Path, three: LowtideCluster, tmp_path_factory: pytest.TempPathFactory) -> JavaClient:
-    """Our program over Kafka's Java client, against the three."""
+    """Our program with Kafka's Java client, against the three."""
     return JavaClient(jars, three.bootstrap, tmp_path_factory.mktemp("java-three"))
 
 
 @pytest.fixture
 def go(franz_go_program: Path, three: LowtideCluster) -> FranzGo:
-    """Our program over franz-go, against the three."""
+    """Our program with franz-go, against the three."""
     return FranzGo(franz_go_program, three.bootstrap)
 
 
 class Working:
-    """A program that works until its input ends, and what it said."""
+    """A program that works until its input ends, and its output."""
 
     def __init__(self, command: list[str], limit_s: float = WORK_LIMIT_S) -> None:
         self.lines: list[dict[str, Any]] = []
@@ -81,14 +81,14 @@ class Working:
         self._words = self._process.stderr.read()
 
     def until_started(self) -> None:
-        """Return when both consumers have read. Errors: AssertionError when it ends before."""
+        """Return when both consumers have read. Errors: AssertionError if it ends before."""
         while len(said(self.lines, "started")) < 2:
             if not self._next():
                 self._listener.join()
                 raise AssertionError(self._words)
 
     def end(self) -> None:
-        """Have it stop, and read the rest of what it says. Errors: AssertionError when it failed."""
+        """Stop it, and read the rest of its output. Errors: AssertionError if it failed."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         while self._next():
@@ -98,7 +98,7 @@ class Working:
         assert (code, said(self.lines, "failed")) == (0, []), self._words
 
     def close(self) -> None:
-        """End what may still run."""
+        """End the process if it still runs."""
         self._killer.cancel()
         self._process.kill()
         self._process.wait()
@@ -116,21 +116,21 @@ class Working:
 
 
 def partitions_of(cluster: LowtideCluster) -> list[Any]:
-    """What the brokers say of all partitions; those of the groups' offsets included."""
+    """The brokers' metadata of all partitions, including those of the groups' offsets."""
     topics = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0}).list_topics(timeout=load.DEADLINE_S).topics
     return [row for topic in topics.values() for row in topic.partitions.values()]
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Return when it holds."""
+    """Return when the condition holds."""
     deadline = time.monotonic() + load.DEADLINE_S
     while not condition():
-        assert time.monotonic() < deadline, "it doesn't come to that"
+        assert time.monotonic() < deadline, "the condition does not hold in time"
         time.sleep(0.05)
 
 
 def kill_each_in_turn(cluster: LowtideCluster) -> None:
-    """Each is a leader of something, one coordinates the group, one is the controller."""
+    """Each is leader of a partition, one coordinates the group, one is the controller."""
     for broker_id in cluster.broker_ids:
         time.sleep(REST_S)
         cluster.kill_broker(broker_id)
@@ -146,12 +146,12 @@ def said(lines: list[dict[str, Any]], what: str) -> list[dict[str, Any]]:
 
 
 def judge(lines: list[dict[str, Any]]) -> None:
-    """Nothing acknowledged is lost or is twice, consumers read everything in its order, and what was read by all could be deleted."""
+    """No acknowledged record is lost or duplicated, consumers read everything in order, and records that all have read could be deleted."""
     written = {line["partition"]: line["offsets"] for line in said(lines, "written")}
     assert sorted(written) == list(range(PARTITIONS))
     for partition, offsets in written.items():
         assert len(offsets) > 100
-        assert offsets == list(range(len(offsets))), f"partition {partition}: lost, twice or in another order"
+        assert offsets == list(range(len(offsets))), f"partition {partition}: lost, duplicated or reordered"
     for by in ("assignment", "group"):
         read = {line["partition"]: line for line in said(lines, "read") if line["by"] == by}
         failed = [line["errors"] for line in said(lines, "commits that failed") if line["by"] == by]
@@ -181,16 +181,16 @@ def work_while_brokers_die(cluster: LowtideCluster, command: list[str]) -> None:
     judge(work.lines)
 
 
-def test_the_java_client_works_on_while_each_broker_dies_and_returns(three: LowtideCluster, java_client: JavaClient) -> None:
+def test_the_java_client_continues_while_each_broker_fails_and_returns(three: LowtideCluster, java_client: JavaClient) -> None:
     work_while_brokers_die(three, java_client.command("work"))
 
 
-def test_franz_go_works_on_while_each_broker_dies_and_returns(three: LowtideCluster, go: FranzGo) -> None:
+def test_franz_go_continues_while_each_broker_fails_and_returns(three: LowtideCluster, go: FranzGo) -> None:
     work_while_brokers_die(three, go.command("work", topic="go-work", timeout=f"{WORK_LIMIT_S}s"))
 
 
 def test_a_java_consumer_at_a_follower_stays_there_while_records_behind_it_are_deleted(java_client: JavaClient) -> None:
-    """It would be taken to the end by a reset. It hears of the leader at most now and then, and is told to go back."""
+    """A reset would move it to the end. It is sent to the leader only sometimes, and is sent back."""
     [read] = java_client.see("deletes-behind")["deletes-behind"]
     assert read["what"] == "read", read
     assert read["offsets"] == list(range(len(read["offsets"])))
@@ -199,7 +199,7 @@ def test_a_java_consumer_at_a_follower_stays_there_while_records_behind_it_are_d
     assert len(read["preferred"]) <= 2 * read["deletes"] + SWITCHES_MAX
 
 
-def test_a_java_consumer_at_a_follower_is_reset_once_where_its_place_is_deleted(java_client: JavaClient) -> None:
+def test_a_java_consumer_at_a_follower_is_reset_once_when_its_position_is_deleted(java_client: JavaClient) -> None:
     lines = java_client.see("delete-ahead")["delete-ahead"]
     assert [line["what"] for line in lines] == ["read", "read"], lines
     assert {line["reset"]: line["offset"] for line in lines} == {"earliest": 25, "latest": 35}
@@ -218,15 +218,15 @@ def test_franz_go_at_a_follower_stays_there_while_records_behind_it_are_deleted(
 
 
 @pytest.mark.parametrize("reset", ["start", "end"])
-def test_franz_go_at_a_follower_goes_to_the_log_start_where_its_place_is_deleted(go: FranzGo, reset: str) -> None:
-    """Whatever its reset: who has read before goes on at the first record that there is. It asks the leader, once."""
+def test_franz_go_at_a_follower_goes_to_the_log_start_when_its_position_is_deleted(go: FranzGo, reset: str) -> None:
+    """For any reset policy: a consumer that has read before continues at the first existing record. It asks the leader once."""
     read = go.one("closest-ahead", topic=f"go-closest-ahead-{reset}", rack=RACKS[FOLLOWER - 1], reset=reset)
     assert read["offset"] == 25
     assert sum(read["fetches"].values()) <= SWITCHES_MAX, read["fetches"]
 
 
 def lines_of(count: int = 200) -> list[dict[str, Any]]:
-    """What a program says that worked without a fault."""
+    """The output of a program that worked without a fault."""
     offsets = list(range(count))
     rows: list[dict[str, Any]] = []
     for partition in range(PARTITIONS):
@@ -242,17 +242,17 @@ def lines_of(count: int = 200) -> list[dict[str, Any]]:
 
 FAULTS: dict[str, tuple[str, str, Any]] = {
     "a record that was written twice": ("written", "offsets", [*range(100), *range(101, 201)]),
-    "a record that wasn't read": ("read", "offsets", [*range(100), *range(101, 200)]),
+    "a record that was not read": ("read", "offsets", [*range(100), *range(101, 200)]),
     "a record that was read twice": ("read", "offsets", [*range(101), *range(100, 200)]),
     "a record at another's offset": ("read", "values", [1, 0, *range(2, 200)]),
-    "an offset that wasn't committed": ("committed", "offset", 199),
+    "an offset that was not committed": ("committed", "offset", 199),
     "a log start that went back": ("deleted", "lows", [3, 9, 30, 60, 50, 120, 150]),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_judge_sees(fault: str) -> None:
-    """The control."""
+def test_the_check_detects(fault: str) -> None:
+    """The control case."""
     judge(lines_of())
     what, name, value = FAULTS[fault]
     lines = lines_of()

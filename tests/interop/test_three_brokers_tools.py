@@ -1,4 +1,4 @@
-"""Kafka's own tools, unmodified, for what operators do with three brokers, of which the second or the third is away now and then."""
+"""Kafka's own tools, unmodified, for what operators do with three brokers, of which the second or the third is sometimes down."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def three() -> Iterator[LowtideCluster]:
 
 @pytest.fixture(scope="module")
 def tools(jars: Path, three: LowtideCluster, tmp_path_factory: pytest.TempPathFactory) -> Tools:
-    """They begin at the first broker, which is never away."""
+    """They use the first broker, which is never down."""
     return Tools(jars, three.address(1), tmp_path_factory.mktemp("jvm"))
 
 
 def until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + DEADLINE_S
     while not condition():
-        assert time.monotonic() < deadline, f"still not so after {DEADLINE_S} s"
+        assert time.monotonic() < deadline, f"the condition does not hold after {DEADLINE_S} s"
 
 
 @contextmanager
@@ -54,7 +54,7 @@ def away(cluster: LowtideCluster, broker_id: int) -> Iterator[None]:
 
 
 def described(tools: Tools, topic: str, *more: str) -> dict[int, dict[str, str]]:
-    """What kafka-topics tells of partitions: by number, `Leader`, `Replicas`, `Isr` and so on."""
+    """The output of kafka-topics by partition number, `Leader`, `Replicas`, `Isr` and so on."""
     found: dict[int, dict[str, str]] = {}
     for line in tools.run("kafka-topics", "--describe", "--topic", topic, *more).lines:
         named = (part.partition(":") for part in line.split("\t"))
@@ -98,8 +98,8 @@ def dynamic(tools: Tools, kind: str, name: str) -> str:
     return tools.run("kafka-configs", "--describe", "--entity-type", kind, "--entity-name", name).out
 
 
-def test_topics_while_a_broker_is_away(three: LowtideCluster, tools: Tools) -> None:
-    """Described as under-replicated, grown, and made with a replica on the broker that is away; well again when it is back."""
+def test_topics_while_a_broker_is_down(three: LowtideCluster, tools: Tools) -> None:
+    """They are described as under-replicated, grown, and created with a replica on the stopped broker; in sync again when it returns."""
     tools.run("kafka-topics", "--create", "--topic", "before", "--replica-assignment", "1:2:3", "--config", "min.insync.replicas=3")
     with away(three, 3):
         tools.run("kafka-topics", "--alter", "--topic", "before", "--partitions", "4")
@@ -118,7 +118,7 @@ def test_topics_while_a_broker_is_away(three: LowtideCluster, tools: Tools) -> N
 
 
 def test_a_partition_is_moved_under_a_throttle(three: LowtideCluster, tools: Tools, tmp_path: Path) -> None:
-    """Slowly until the throttle is raised; --verify takes the throttle away when it is through."""
+    """Slowly until the throttle is raised; --verify removes the throttle at the end."""
     tools.run("kafka-topics", "--create", "--topic", "moves", "--replica-assignment", "1:2")
     count = fill(three, "moves", 4)
     file = wishes(tmp_path, "moves", [3, 2])
@@ -145,7 +145,7 @@ def test_a_partition_is_moved_under_a_throttle(three: LowtideCluster, tools: Too
 
 
 def test_a_move_is_cancelled(three: LowtideCluster, tools: Tools, tmp_path: Path) -> None:
-    """The replicas are what they were, what had been copied is gone, and so is the throttle."""
+    """The replicas are the initial ones, copied records are removed, and so is the throttle."""
     tools.run("kafka-topics", "--create", "--topic", "stays", "--replica-assignment", "1:2")
     fill(three, "stays", 4)
     file = wishes(tmp_path, "stays", [3, 1])
@@ -162,7 +162,7 @@ def test_a_move_is_cancelled(three: LowtideCluster, tools: Tools, tmp_path: Path
     tools.run("kafka-topics", "--delete", "--topic", "stays")
 
 
-def test_a_plan_is_proposed_and_carried_out(tools: Tools, tmp_path: Path) -> None:
+def test_a_plan_is_proposed_and_executed(tools: Tools, tmp_path: Path) -> None:
     tools.run("kafka-topics", "--create", "--topic", "spread", "--replica-assignment", "1:2,1:2,1:2")
     topics, plan = tmp_path / "topics.json", tmp_path / "plan.json"
     topics.write_text(json.dumps({"version": 1, "topics": [{"topic": "spread"}]}))
@@ -176,7 +176,7 @@ def test_a_plan_is_proposed_and_carried_out(tools: Tools, tmp_path: Path) -> Non
 
 
 def test_leaders_are_elected(three: LowtideCluster, tools: Tools) -> None:
-    """The preferred one, once; any that is alive where nobody else can lead."""
+    """The preferred one, once; any live one if no other can lead."""
     tools.run("kafka-topics", "--create", "--topic", "led", "--replica-assignment", "2:1")
     tools.run("kafka-topics", "--create", "--topic", "lost", "--replica-assignment", "2")
     with away(three, 2):
@@ -208,7 +208,7 @@ def test_brokers_are_configured_one_by_one_and_together(tools: Tools) -> None:
 
 
 def test_records_are_deleted_and_directories_described_on_all_brokers(three: LowtideCluster, tools: Tools, tmp_path: Path) -> None:
-    """Partitions that are led by different brokers in one request; each replica is as large as the others."""
+    """Partitions with different leaders in one request; all replicas have the same size."""
     tools.run("kafka-topics", "--create", "--topic", "deleted", "--replica-assignment", "1:2:3,2:3:1,3:1:2")
     counts = [fill(three, "deleted", 0.1, partition) for partition in range(3)]
     file = tmp_path / "offsets.json"
@@ -232,7 +232,7 @@ def test_records_are_deleted_and_directories_described_on_all_brokers(three: Low
 
 
 def test_a_broker_that_is_gone_is_unregistered(three: LowtideCluster, tools: Tools) -> None:
-    """It is listed as fenced until then; one that is alive is refused in words."""
+    """It is listed as fenced until then; a live one is refused with a message."""
     with away(three, 3):
         fenced = tools.run("kafka-cluster", "list-endpoints", "--include-fenced-brokers").lines
         assert {line.split()[0]: line.split()[4] for line in fenced[1:]} == {"1": "unfenced", "2": "unfenced", "3": "fenced"}

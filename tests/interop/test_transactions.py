@@ -1,5 +1,5 @@
-"""Consume, transform and produce in transactions, by Kafka's Java client, Kafka Streams and franz-go: killed in their midst, each record
-counts once all the same.
+"""Consume, transform and produce in transactions, by Kafka's Java client, Kafka Streams and franz-go: they are killed during their work,
+and each record still counts once.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ pytestmark = pytest.mark.interop
 
 PARTITIONS, PER_PARTITION = 3, 100
 LINES = 1000
-"""So many that Kafka Streams is at work on them when it is killed."""
+"""Enough that Kafka Streams still works on them when it is killed."""
 READ_COMMITTED, READ_UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
 
 
 class Topics:
-    """What stands in the topics of a broker, and what groups have committed of it."""
+    """The contents of a broker's topics, and the committed offsets of groups."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = {"bootstrap.servers": bootstrap}
         self._admin = AdminClient(self._bootstrap)
 
     def make(self, *names: str) -> None:
-        """Make topics."""
+        """Create topics."""
         for made in self._admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in names]).values():
             made.result(load.DEADLINE_S)
 
@@ -50,7 +50,7 @@ class Topics:
         assert producer.flush(load.DEADLINE_S) == 0
 
     def read_committed(self, topic: str) -> list[tuple[str, str]]:
-        """Key and value of all that was committed, when nothing is open any more; each partition in its order."""
+        """Key and value of all committed records, when no transaction is open any more; each partition in order."""
         until(lambda: self._ends(topic, READ_COMMITTED) == self._ends(topic, READ_UNCOMMITTED), lambda: "a transaction stays open")
         consumer = Consumer(self._bootstrap | {"group.id": "none", "enable.partition.eof": True, "isolation.level": "read_committed"})
         consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
@@ -83,14 +83,14 @@ class Topics:
 
 @pytest.fixture(scope="module")
 def quick_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LowtideProcess]:
-    """A broker whose groups begin at once."""
+    """A broker whose groups start at once."""
     with LowtideProcess(tmp_path_factory.mktemp("lowtide") / "data", **QUICK) as process:
         yield process
 
 
 @pytest.fixture(scope="module")
 def java(jars: Path, quick_broker: LowtideProcess, tmp_path_factory: pytest.TempPathFactory) -> JavaClient:
-    """The program over Kafka's Java client, compiled once."""
+    """The program with Kafka's Java client, compiled once."""
     return JavaClient(jars, quick_broker.bootstrap, tmp_path_factory.mktemp("java"))
 
 
@@ -106,7 +106,7 @@ def client(request: pytest.FixtureRequest, quick_broker: LowtideProcess) -> Clie
 
 @pytest.fixture(scope="module")
 def topics(quick_broker: LowtideProcess) -> Topics:
-    """Those of the broker."""
+    """The topics of the broker."""
     return Topics(quick_broker.bootstrap)
 
 
@@ -114,7 +114,7 @@ def topics(quick_broker: LowtideProcess) -> Topics:
 def test_each_record_is_transformed_once_though_a_member_is_killed(
     client: Client, topics: Topics, protocol: str, request: pytest.FixtureRequest
 ) -> None:
-    """Two members copy a topic; every fourth transaction they abort. One is killed in the middle of its work, another takes its place."""
+    """Two members copy a topic; they abort every fourth transaction. One is killed during its work, another replaces it."""
     name = f"copied-{request.node.callspec.id}"
     topics.make(name, f"{name}-out")
     values = {number: [f"{number}/{count}" for count in range(PER_PARTITION)] for number in range(PARTITIONS)}
@@ -144,7 +144,7 @@ def test_each_record_is_transformed_once_though_a_member_is_killed(
 
 
 def test_kafka_streams_counts_each_word_once_though_it_is_killed(java: JavaClient, topics: Topics, tmp_path: Path) -> None:
-    """Word by word the counts go up by one, over both lives of the application: none is lost, none is counted twice."""
+    """The counts rise by one for each word, over both runs of the application: no word is lost or counted twice."""
     topics.make("lines", "counts")
     words = ["ebb", "flood", "tide"]
 

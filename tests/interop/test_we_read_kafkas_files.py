@@ -21,7 +21,7 @@ CONFIG = {"node.id": str(NODE_ID), "log.segment.bytes": "1048576"}
 
 @pytest.fixture
 def written(kafka: Kafka) -> list[load.Entry]:
-    """What Kafka wrote into partition 1 of 2; then a prefix was deleted, and all of the other topic."""
+    """Kafka's records in partition 1 of 2; then a prefix was deleted, and all records of the other topic."""
     kafka.start()
     load.create_topic(kafka.bootstrap, TOPIC, partitions=2)
     load.create_topic(kafka.bootstrap, DELETED_WHOLE, configs=CONFIGURED)
@@ -33,8 +33,8 @@ def written(kafka: Kafka) -> list[load.Entry]:
     return entries
 
 
-def test_the_tool_is_as_content_with_kafkas_own_files(jars: Path, kafka: Kafka, written: list[load.Entry]) -> None:
-    """The control for `test_kafka_reads_our_files.py`: what its checks leave out, the tool says of Kafka's own segments too."""
+def test_the_tool_accepts_kafkas_own_files_too(jars: Path, kafka: Kafka, written: list[load.Entry]) -> None:
+    """The control case for `test_kafka_reads_our_files.py`: lines that its checks leave out are printed for Kafka's own segments too."""
     folder = kafka.directory / f"{TOPIC}-1"
     logs = sorted(folder.glob("*.log"))
     found = dump(jars, logs)
@@ -55,8 +55,8 @@ def test_topics_records_and_log_start_offsets_are_there(kafka: Kafka, written: l
             assert load.offset_for_time(cluster.bootstrap, TOPIC, written[offset].timestamp_ms, partition=1) == offset
 
 
-def test_it_goes_on_where_kafka_stopped(kafka: Kafka, written: list[load.Entry], tmp_path: Path) -> None:
-    """Appends follow Kafka's records, deletes go beyond Kafka's, and both outlive a restart of Lowtide."""
+def test_it_continues_where_kafka_stopped(kafka: Kafka, written: list[load.Entry], tmp_path: Path) -> None:
+    """Appends follow Kafka's records, deletes go beyond Kafka's, and both survive a restart of Lowtide."""
     with LowtideCluster(data_directory=kafka.directory, config=CONFIG) as cluster:
         written += load.produce(cluster.bootstrap, TOPIC, partition=1, first_offset=load.COUNT, codecs=["zstd"])
         load.delete_below(cluster.bootstrap, TOPIC, 2000, partition=1)

@@ -1,4 +1,4 @@
-"""Kafka's command line tools as its own shell scripts run them, and our small program over the Java client."""
+"""Kafka's command line tools run as its own shell scripts do, and our small program with the Java client."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from typing import Any, NamedTuple
 from .kafka import TOOL_TIMEOUT_S, java
 
 SHORT_LIVED = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-"""Options of a JVM that should start soon and does little."""
+"""Options of a JVM that starts quickly and has little work."""
 
 JAVA_SOURCES = Path(__file__).parent / "java"
 _TOOLS = "org.apache.kafka.tools"
 MAIN_CLASSES: Mapping[str, str] = {
+    "kafka-acls": f"{_TOOLS}.AclCommand",
     "kafka-broker-api-versions": f"{_TOOLS}.BrokerApiVersionsCommand",
+    "kafka-client-metrics": f"{_TOOLS}.ClientMetricsCommand",
     "kafka-cluster": f"{_TOOLS}.ClusterTool",
     "kafka-configs": "kafka.admin.ConfigCommand",
     "kafka-console-consumer": f"{_TOOLS}.consumer.ConsoleConsumer",
@@ -24,6 +26,7 @@ MAIN_CLASSES: Mapping[str, str] = {
     "kafka-consumer-groups": f"{_TOOLS}.consumer.group.ConsumerGroupCommand",
     "kafka-consumer-perf-test": f"{_TOOLS}.ConsumerPerformance",
     "kafka-delete-records": f"{_TOOLS}.DeleteRecordsCommand",
+    "kafka-delegation-tokens": f"{_TOOLS}.DelegationTokenCommand",
     "kafka-get-offsets": f"{_TOOLS}.GetOffsetShell",
     "kafka-leader-election": f"{_TOOLS}.LeaderElectionCommand",
     "kafka-log-dirs": f"{_TOOLS}.LogDirsCommand",
@@ -35,7 +38,7 @@ MAIN_CLASSES: Mapping[str, str] = {
 
 
 class Ran(NamedTuple):
-    """What a tool said until it ended."""
+    """The output and exit code of a tool."""
 
     exit_code: int
     out: str
@@ -48,7 +51,7 @@ class Ran(NamedTuple):
 
 
 class Tools:
-    """The tools against one broker. `folder` takes what the JVMs share, and what they unpack."""
+    """The tools against one broker. `folder` has files that the JVMs share, and those that they unpack."""
 
     def __init__(self, jars: Path, bootstrap: str, folder: Path) -> None:
         self._jars = jars
@@ -60,14 +63,14 @@ class Tools:
         self._options = (*SHORT_LIVED, unpacked, f"-XX:SharedArchiveFile={shared}")
 
     def call(self, tool: str, *arguments: str, stdin: str = "") -> Ran:
-        """Run a tool to its end. Errors: TimeoutExpired for one that hangs."""
+        """Run a tool to its end. Errors: TimeoutExpired if it hangs."""
         words = (MAIN_CLASSES[tool], *arguments, "--bootstrap-server", self.bootstrap)
         command = java(self._jars, *words, options=self._options)
         done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=False)
         return Ran(done.returncode, done.stdout, done.stderr)
 
     def run(self, tool: str, *arguments: str, stdin: str = "") -> Ran:
-        """Run a tool that must succeed, and have nothing to complain of."""
+        """Run a tool that must succeed, without an error."""
         ran = self.call(tool, *arguments, stdin=stdin)
         assert ran.exit_code == 0, ran
         complaints = [line for line in ran.err.splitlines() if " WARN " in line or " ERROR " in line or "Exception" in line]
@@ -88,12 +91,12 @@ class JavaClient:
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
 
     def command(self, *scenarios: str, **given: str) -> list[str]:
-        """What runs scenarios one after another, in one JVM; what is `given` reaches them as system properties."""
+        """The command that runs scenarios one after another, in one JVM; `given` are system properties."""
         options = (*SHORT_LIVED, f"-Djava.io.tmpdir={self._folder}", *(f"-Dinterop.{name}={value}" for name, value in given.items()))
         return java(self._jars, "Interop", self._bootstrap, *scenarios, options=options, classes=str(self._folder))
 
     def see(self, *scenarios: str) -> dict[str, list[dict[str, Any]]]:
-        """Run scenarios; return what each saw, line by line."""
+        """Run scenarios; return the results of each, line by line."""
         command = self.command(*scenarios)
         done = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=False)
         assert done.returncode == 0, done.stderr

@@ -1,7 +1,7 @@
-"""The model of a cluster as one thing: where it starts, all its steps, and what may never be.
+"""The model of a cluster as a whole: its start, all its steps, and its invariants.
 
-What is left out: log ends and truncation (`log_ends.py`), waiting and being woken (`wakes.py`, `rounds.py`), the files (`journal.py`,
-`registration.py`), and topics: the delete is one of one partition.
+It leaves out log ends and truncation (`log_ends.py`), waits and their ends (`wakes.py`, `rounds.py`), the files (`journal.py`,
+`registration.py`), and topics: there is one delete of one partition.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Cluster:
         rules, scope = self.rules, self.scope
         everywhere = all(replica.start == DURABLE for replica in world.replicas)
         if world.acknowledged and everywhere and OLD_DIRECTORY not in scope.faults:
-            return  # nothing can go wrong any more
+            return  # no violation is possible any more
         yield from journal_steps(world)
         yield from fetch_steps(world, rules, scope, may_fail)
         yield from delete_steps(world, rules)
@@ -60,13 +60,13 @@ class Cluster:
                 continue
             if replica.tenure is not None:
                 leads = newest.leader == broker and world.history[replica.image].leader_epoch == newest.leader_epoch
-                return f"D1: broker {broker}, {'the leader' if leads else 'which led once'}, shows deleted records"
+                return f"D1: broker {broker}, {'the leader' if leads else 'a former leader'}, shows deleted records"
             if broker == self.scope.reader and serves_reads(world, broker, self.rules):
                 return f"D1: broker {broker}, a follower, serves deleted records"
         return self.member_without_the_delete(world)
 
     def member_without_the_delete(self, world: World) -> str | None:
-        """D8, over the maximal ISR. A stale directory of an earlier registration can't be elected, so it doesn't count."""
+        """D8, over the maximal ISR. A stale directory of an earlier registration cannot be elected, so it does not count."""
         newest = world.history[-1]
         leader = world.replicas[newest.leader].tenure
         proposal = leader.proposal if leader is not None and leader.in_flight else None

@@ -1,4 +1,4 @@
-"""The followers' side: fetches, their answers, what the journal makes durable, and reads of consumers."""
+"""The followers' side: fetches, their responses, durable journal entries, and reads of consumers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .cluster_state import (
 
 
 def journal_steps(world: World) -> Steps:
-    """What a journal has becomes durable. A crash that leaves the entry readable is this step, and then the crash."""
+    """A journal's entry becomes durable. A crash that leaves the entry readable is this step, followed by the crash."""
     for broker in REPLICAS:
         replica = world.replicas[broker]
         if replica.start == ACCEPTED:
@@ -34,7 +34,7 @@ def journal_steps(world: World) -> Steps:
 
 
 def fetch_steps(world: World, rules: Rules, scope: Scope, may_fail: bool) -> Steps:
-    """A follower fetches; the leader takes the fetch and answers in the same step. The answer may arrive much later, or never."""
+    """A follower fetches; the leader accepts the fetch and responds in the same step. The response may arrive much later, or never."""
     newest = world.history[-1]
     for follower in REPLICAS:
         replica = world.replicas[follower]
@@ -71,7 +71,7 @@ def fetch_steps(world: World, rules: Rules, scope: Scope, may_fail: bool) -> Ste
 
 
 def answer_steps(world: World, follower: int, rules: Rules, scope: Scope, may_fail: bool) -> Steps:
-    """The answer arrives: the log start goes to the journal, and from now on the follower knows the leader's."""
+    """The response arrives: the log start is written to the journal, and from now on the follower has the leader's."""
     replica = world.replicas[follower]
     answer = replica.answer
     assert answer is not None
@@ -84,7 +84,7 @@ def answer_steps(world: World, follower: int, rules: Rules, scope: Scope, may_fa
 
 
 def serves_reads(world: World, follower: int, rules: Rules) -> bool:
-    """Rule DR7: does this follower answer consumers?"""
+    """Rule DR7: does this follower serve consumers?"""
     replica = world.replicas[follower]
     if replica.tenure is not None or world.history[-1].fenced[follower] or world.history[replica.image].leader == follower:
         return False

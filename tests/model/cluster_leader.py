@@ -1,4 +1,4 @@
-"""The leader's side: it accepts and acknowledges deletes, takes fetches, and proposes ISRs."""
+"""The leader's side: it accepts and acknowledges deletes, accepts fetches, and proposes ISRs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .cluster_state import (
 
 
 def fetched(tenure: Tenure, record: Record, follower: int, fetch: Fetch, rules: Rules) -> Tenure | None:
-    """What the leader knows after a fetch, or None if it refuses it. `record` is the leader's image."""
+    """The leader's state after a fetch, or None if it refuses the fetch. `record` is the leader's image."""
     if fetch.leader_epoch != record.leader_epoch:
         return None
     start, epoch = fetch.start, fetch.broker_epoch
@@ -62,7 +62,7 @@ def everyone_reached(tenure: Tenure, record: Record, leader: int, rules: Rules) 
 
 
 def delete_steps(world: World, rules: Rules) -> Steps:
-    """A client asks for the delete, and asks again: so accepting and acknowledging need no memory of a request."""
+    """A client requests the delete, and repeats it: so accepting and acknowledging need no memory of a request."""
     if world.acknowledged:
         return
     newest = world.history[-1]
@@ -83,7 +83,7 @@ def delete_steps(world: World, rules: Rules) -> Steps:
 
 
 def knowledge_steps(world: World, rules: Rules) -> Steps:
-    """A fetch that was held up arrives; or time passes, and a follower that didn't fetch is no longer live."""
+    """A delayed fetch arrives; or time passes, and a follower that did not fetch is no longer live."""
     newest = world.history[-1]
     for leader in REPLICAS:
         replica = world.replicas[leader]
@@ -113,8 +113,8 @@ def knowledge_steps(world: World, rules: Rules) -> Steps:
 
 
 def expired(world: World, leader: int, follower: int, rules: Rules) -> World:
-    """The follower's time is over at the leader. What the follower got from this leader was sent for before
-    that, so its trust ended earlier. What it got from another leader says nothing about time."""
+    """The follower's time is over at the leader. The follower's fetch to this leader was sent before
+    that, so its trust ended earlier. A response of another leader proves nothing about time."""
     replica, side = world.replicas[leader], world.replicas[follower]
     tenure = replica.tenure
     assert tenure is not None
@@ -131,7 +131,7 @@ def expired(world: World, leader: int, follower: int, rules: Rules) -> World:
 
 
 def isr_steps(world: World, rules: Rules) -> Steps:
-    """The leader proposes to drop who is slow and to add who has caught up; one proposal at a time, and only on the newest record.
+    """The leader proposes to remove slow followers and to add caught-up ones; one proposal at a time, and only on the newest record.
 
     A proposal on an older one is refused at once, so it is left out.
     """

@@ -1,4 +1,4 @@
-"""The store's side: images that lag, registrations, the controller, and ISR changes that arrive whenever they arrive."""
+"""The store's side: images that lag, registrations, the controller, and ISR changes that arrive at any time."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ Steps = Iterator[tuple[bool, tuple, World]]
 
 
 def members(isr: Isr) -> list[int]:
-    """The replicas that are in it."""
+    """The replicas in the ISR."""
     return [broker for broker in REPLICAS if isr[broker] != NOBODY]
 
 
 def visible(start: int, rules: Rules) -> bool:
-    """Does this replica show the delete?"""
+    """Is the delete visible in this replica?"""
     return start >= (DURABLE if rules.visible_when_durable else ACCEPTED)
 
 
 def new_tenure(broker: int, replica: Replica, record: Record, rules: Rules) -> Tenure:
-    """A leadership begins: nothing has been reported, and every replica that isn't fenced counts as having fetched just now."""
+    """A leadership begins: nothing has been reported, and every replica that is not fenced counts as having just fetched."""
     floor = int(visible(replica.start, rules) and rules.floor != "acknowledged")
     recent = tuple(int(rules.new_leader_counts_all and other != broker and not record.fenced[other]) for other in REPLICAS)
     return Tenure(floor, None, False, (UNKNOWN,) * 3, (UNKNOWN,) * 3, recent)
 
 
 def settled(history: tuple[Record, ...], replicas: tuple[Replica, ...], acknowledged: bool) -> World:
-    """Leave out what nobody will look at: changes that don't concern a follower, or that all have seen, and fetches that no leader takes.
+    """Leave out irrelevant state: changes that do not affect a follower, or that all have seen, and fetches that no leader accepts.
 
-    A follower acts on leader and leader epoch only, so skipping the others loses nothing.
+    A follower acts only on leader and leader epoch, so skipping the others loses nothing.
     """
     changed = []
     for replica in replicas:
@@ -72,7 +72,7 @@ def settled(history: tuple[Record, ...], replicas: tuple[Replica, ...], acknowle
 
 
 def stored(world: World, record: Record, writer: int | None = None) -> World:
-    """The store takes a change. ISR changes that were under way and compare with what was there before are refused."""
+    """The store accepts a change. ISR changes under way that compare the previous record are refused."""
     replicas = world.replicas
     if record[:3] != world.history[-1][:3]:
         for broker in REPLICAS:
@@ -106,7 +106,7 @@ def image_steps(world: World, rules: Rules) -> Steps:
 
 
 def tenure_after(tenure: Tenure, before: Record, after: Record, broker: int, rules: Rules) -> Tenure:
-    """A leader's image moves on within its leader epoch: a decided proposal is forgotten, and what replaced registrations had reported."""
+    """A leader's image advances within its leader epoch: a decided proposal is dropped, and so are reports of replaced registrations."""
     starts, epochs = tenure.starts, tenure.epochs
     if rules.reports_of_this_registration:
         for other in REPLICAS:
@@ -181,7 +181,7 @@ def registration_steps(world: World, rules: Rules, scope: Scope, may_fail: bool)
 
 
 def controller_steps(world: World, rules: Rules, scope: Scope, may_fail: bool) -> Steps:
-    """The controller drops members whose registration is over, and elects. Its writes compare all that they rely on."""
+    """The controller drops members whose registration is over, and elects. Its writes compare everything that they rely on."""
     record = world.history[-1]
     isr = members(record.isr)
     good = [broker for broker in isr if record.isr[broker] == record.broker_epochs[broker] and not record.fenced[broker]]
@@ -212,7 +212,7 @@ def controller_steps(world: World, rules: Rules, scope: Scope, may_fail: bool) -
 
 
 def proposal_steps(world: World) -> Steps:
-    """An ISR change reaches the store, whatever became of its sender."""
+    """An ISR change reaches the store, even if its sender has failed."""
     record = world.history[-1]
     for broker in REPLICAS:
         tenure = world.replicas[broker].tenure

@@ -1,7 +1,7 @@
-"""What the model of a cluster knows: one partition with three replicas, one delete, and a store whose changes brokers see later.
+"""The state of the model of a cluster: one partition with three replicas, one delete, and a store whose changes brokers see later.
 
-A log start is OLD (below the delete), ACCEPTED (the journal has the delete, the disk perhaps not) or DURABLE; FALLEN is what no
-rule allows: it was visible, and a crash took it back. Log ends are left out here (`log_ends.py` has them): whoever has fetched has
+A log start is OLD (below the delete), ACCEPTED (the journal has the delete, the disk perhaps not) or DURABLE; FALLEN is a state that no
+rule allows: it was visible, and a crash undid it. Log ends are left out here (`log_ends.py` has them): a replica that has fetched has
 every record. Time is only order.
 """
 
@@ -14,17 +14,17 @@ REPLICAS = (0, 1, 2)
 FALLEN, OLD, ACCEPTED, DURABLE = -1, 0, 1, 2
 
 UNKNOWN = -1
-"""The log start or broker epoch of a replica of which the leader knows none."""
+"""The log start or broker epoch of a replica if the leader has none."""
 
 NOBODY = 0
-"""In an ISR: this replica is no member. Members stand there with their broker epoch, which is 1 or more."""
+"""In an ISR: this replica is no member. Members have their broker epoch there, which is 1 or more."""
 
 Isr = tuple[int, int, int]
 Triple = tuple[int, int, int]
 
 
 class Record(NamedTuple):
-    """What the store says about the partition (first three) and about the brokers."""
+    """The store's record of the partition (first three) and of the brokers."""
 
     leader: int
     leader_epoch: int
@@ -35,7 +35,7 @@ class Record(NamedTuple):
 
 
 class Tenure(NamedTuple):
-    """What a broker knows while it believes that it leads. The triples are by replica."""
+    """A broker's state while it considers itself leader. The triples are by replica."""
 
     floor: int
     proposal: Isr | None
@@ -46,14 +46,14 @@ class Tenure(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """An answer on its way to a follower. `current`: to a fetch of this registration, sent not too long ago."""
+    """A response under way to a follower. `current`: it is for a fetch of this registration that was sent not too long ago."""
 
     start: int
     current: bool
 
 
 class Fetch(NamedTuple):
-    """A fetch that is held up in the network, while its sender has given up waiting."""
+    """A fetch that is delayed in the network, while its sender has stopped waiting."""
 
     leader_epoch: int
     broker_epoch: int
@@ -62,7 +62,7 @@ class Fetch(NamedTuple):
 
 class Replica(NamedTuple):
     """One broker's side. `image` counts from the oldest record that some broker still believes; `trusted` is the leader epoch in which
-    it learnt what follower reads need, or 0."""
+    it received what follower reads need, or 0."""
 
     image: int
     start: int
@@ -81,7 +81,7 @@ class World(NamedTuple):
 
 
 def put(values: tuple, index: int, value: object) -> tuple:
-    """The same with one place changed."""
+    """The same tuple with one entry changed."""
     return values[:index] + (value,) + values[index + 1 :]
 
 
@@ -91,31 +91,31 @@ def with_replica(world: World, broker: int, replica: Replica) -> World:
 
 
 def with_start(replica: Replica, start: int) -> Replica:
-    """The same with another log start. (Three of these instead of `_replace`, for they are most of what a search does.)"""
+    """The same with another log start. (Three functions instead of `_replace`, because a search calls them most.)"""
     return Replica(replica.image, start, replica.tenure, replica.trusted, replica.answer, replica.held)
 
 
 def with_tenure(replica: Replica, tenure: Tenure) -> Replica:
-    """The same with another knowledge as leader."""
+    """The same with another leader state."""
     return Replica(replica.image, replica.start, tenure, replica.trusted, replica.answer, replica.held)
 
 
 def with_answer(replica: Replica, answer: Answer | None) -> Replica:
-    """The same with another answer on its way."""
+    """The same with another response under way."""
     return Replica(replica.image, replica.start, replica.tenure, replica.trusted, answer, replica.held)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """The rules of deletion, each as one switch. What each says is in docs/adr/0006-model-of-deletes.md."""
+    """The rules of deletion, each as one switch. docs/adr/0006-model-of-deletes.md explains each."""
 
     # DR1: durable before it is visible, reported, acknowledged
     visible_when_durable: bool = True
     reported_when_durable: bool = True
     acknowledged_when_durable: bool = True
-    # DR2: who joins the ISR
+    # DR2: which replicas join the ISR
     floor: str = "elected or acknowledged"  # or "elected", "acknowledged", "none"
-    # DR3: who must have the delete
+    # DR3: which replicas must have the delete
     asks_isr: bool = True
     asks_live: bool = True
     asks_proposed: bool = True
@@ -134,15 +134,15 @@ class Rules:
     isr_of_this_registration: bool = True
     leads_of_this_registration: bool = True
     stale_is_marked: bool = True
-    # who can't show that its image is fresh, fences itself
+    # a broker that cannot prove that its image is fresh fences itself
     image_is_fresh: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """What may happen. Faults are counted by the search; what isn't in `faults` never happens.
+    """What may happen. The search counts faults; a fault that is not in `faults` never happens.
 
-    Serving consumers changes nothing for anybody, so it is enough to watch one follower, the `reader`: the others are the same by symmetry.
+    Serving consumers changes no state, so it is enough to check one follower, the `reader`: the others are equal by symmetry.
     """
 
     faults: frozenset[str]

@@ -1,8 +1,8 @@
-"""The model of a log start journal on a disk that tears and forgets (rule DR1, seen from below).
+"""The model of a log start journal on a disk that tears and loses writes (rule DR1, at the level of files).
 
-One partition, offsets 0 to 2. Frames are written, and durable when synced; a fold puts a new file in the place of the old one. A power
-cut keeps of what wasn't synced whatever it likes, frame by frame, and may undo a rename whose directory wasn't synced. A killed process
-loses its memory only: what it wrote can be read although the disk may not have it.
+One partition, offsets 0 to 2. Frames are written, and durable when synced; a fold replaces the file by a new one. A power
+cut keeps any part of what was not synced, frame by frame, and may undo a rename whose directory was not synced. A killed process
+loses only its memory: its writes can be read although the disk may not have them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 TORN = -1
 FIRST = 0
 ROUTES = ((1, 2), (2, 1), (2,))
-"""What is asked for, one after the other: two deletes; a delete, and a truncation below it; a delete."""
+"""The requests, one after the other: two deletes; a delete, and a truncation below it; a delete."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,13 +33,13 @@ class Rules:
 
 
 Frames = tuple[tuple[int, bool], ...]
-"""Each with its offset, and whether the disk has it."""
+"""Each frame has its offset, and whether it is durable."""
 
 
 class State(NamedTuple):
     """`frames`: the journal's file; `before`: the file that a power cut may bring back; `staged`: the new file of a fold.
 
-    `told` is the log start that others know of; files below `unlinked` are gone; `coming` is accepted and not durable.
+    `told` is the log start that was reported to others; files below `unlinked` are removed; `coming` is accepted and not durable.
     """
 
     running: bool
@@ -88,7 +88,7 @@ class Journal:
         if state.wanted and state.staged is None and settled and (synced or not rules.one_frame_under_way):
             offset = state.wanted[0]
             accepted = state._replace(frames=(*state.frames, (offset, False)), coming=(*state.coming, offset), wanted=state.wanted[1:])
-            if offset < state.value:  # a truncation: what is left is empty, whatever files are gone
+            if offset < state.value:  # a truncation: the rest is empty, whichever files are removed
                 accepted = accepted._replace(unlinked=FIRST)
             if not rules.visible_when_durable:
                 accepted = accepted._replace(value=offset, told=offset)
@@ -123,7 +123,7 @@ class Journal:
         return found
 
     def started(self, state: State) -> State:
-        """What the file says is what counts, and may be told at once."""
+        """The value in the file counts, and may be reported at once."""
         rules = self.rules
         frames = state.frames
         if len(frames) > 1 and frames[-1][0] == TORN and rules.torn_end_is_dropped:
@@ -139,13 +139,13 @@ class Journal:
 
     def violation(self, state: State) -> str | None:
         if state.damaged:
-            return "S1: what a crash left is taken for damage"
+            return "S1: the result of a crash is treated as damage"
         if not state.running:
             return None
         if state.value < state.told:
-            return f"D5: the log starts at {state.value}, and {state.told} was told"
+            return f"D5: the log starts at {state.value}, and {state.told} was reported"
         if state.value > state.told:
-            return f"D7: the log starts at {state.value}, and {state.told} was told last"
+            return f"D7: the log starts at {state.value}, and {state.told} was reported last"
         if state.value < state.unlinked:
-            return f"S5: the log starts at {state.value}, and files below {state.unlinked} are gone"
+            return f"S5: the log starts at {state.value}, and files below {state.unlinked} are removed"
         return None

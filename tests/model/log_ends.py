@@ -1,11 +1,11 @@
 """The model of logs under deletes: ends, high watermarks, truncation, power cuts that take unflushed records, and unclean elections.
 
-Two replicas, offsets 0 and 1, so three places where a log may start or end. A record is known by the leader epoch that wrote it. Metadata
-are simple here, a change is seen at once by all (`cluster.py` has the rest). A fetch is taken, answered and applied in one step, or its
-answer is lost. A power cut takes any end of a log that wasn't deleted; that records are flushed now and then is the same, with less harm.
+Two replicas, offsets 0 and 1, so three positions for the start and end of a log. A record is identified by its leader epoch. Metadata
+are simple here, all see a change at once (`cluster.py` has the rest). A fetch is accepted, answered and applied in one step, or its
+answer is lost. A power cut removes any tail of a log; with flushes from time to time it is the same, with fewer losses.
 
-A start below which records are gone for good falls in two cases only: a truncation below it, or an unclean election. The latter takes back
-what was acknowledged to clients; the model then forgets that it was.
+A start below which records are permanently deleted falls in two cases only: a truncation below it, or an unclean election. The latter
+undoes acknowledged requests; the model then forgets that they were acknowledged.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple
 REPLICAS = (0, 1)
 END = 2
 GONE = 0
-"""In a log: a place below the start, of which nothing is known."""
+"""In a log: an offset below the start, without a known record."""
 NO_LEADER = -1
 CUT, UNCLEAN, MOVE = "power cut", "unclean election", "planned move"
 
@@ -27,12 +27,12 @@ Log = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What the model can be without."""
+    """Parts of the model that can be switched off."""
 
     rise_lifts_high_watermark: bool = True
     follower_below_the_start_is_reset: bool = True
     follower_at_the_start_is_reset: bool = True
-    """Unless it has heard in this leader epoch that nothing of it diverges: then it only deletes."""
+    """Except after a response in this leader epoch without divergence: then it only deletes."""
     truncation_is_journalled_first: bool = True
     truncation_ends_a_rise: bool = True
     diverging_answer_only_truncates: bool = True
@@ -46,9 +46,9 @@ class Rules:
 
 
 class Replica(NamedTuple):
-    """`start` is what it shows, `disk` what the journal has, `coming` what the journal was given.
+    """`start` is the visible log start, `disk` the durable one in the journal, `coming` the one that is being written.
 
-    `heard`: its high watermark is one of this leader epoch.
+    `heard`: its high watermark is from this leader epoch.
     """
 
     log: Log
@@ -61,7 +61,7 @@ class Replica(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What the leader knows of the other. `matches`: no record of it can be another one than the leader's of that offset."""
+    """The leader's state of the other. `matches`: all its records are those of the leader at the same offsets."""
 
     end: int
     start: int
@@ -69,7 +69,7 @@ class Known(NamedTuple):
 
 
 class World(NamedTuple):
-    """`committed`, `asked` and `acknowledged` are what clients know: records by offset, records to delete, the largest delete answered."""
+    """What clients know: `committed` records by offset, records `asked` to be deleted, the largest `acknowledged` delete."""
 
     leader: int
     epoch: int
@@ -86,7 +86,7 @@ Steps = Iterator[tuple[bool, tuple, World]]
 
 
 def put(values: tuple, index: int, value: object) -> tuple:
-    """The same with one place changed."""
+    """The same tuple with one entry changed."""
     return values[:index] + (value,) + values[index + 1 :]
 
 
@@ -96,7 +96,7 @@ def with_replica(world: World, number: int, replica: Replica) -> World:
 
 
 def divergence(log: Log, leader: Replica) -> int:
-    """The end of what the two have in common; what the leader has deleted counts as common."""
+    """The end of what the two have in common; records that the leader has deleted count as common."""
     for offset in range(leader.start, len(log)):
         if offset >= len(leader.log) or log[offset] not in {leader.log[offset], GONE}:
             return offset
@@ -104,10 +104,10 @@ def divergence(log: Log, leader: Replica) -> int:
 
 
 def matches(replica: Replica, leader: Replica) -> bool:
-    """Can the leader tell that nothing diverges? Below its own start it has no records and no epochs to compare with.
+    """Can the leader prove that nothing diverges? Below its own start it has no records and no epochs to compare.
 
-    Where logs agree at an offset they agree below it. So it can if the other has a record above the leader's start, or nothing below it, or
-    if its last epoch is one that the leader knows: that of its last deleted record, or a later one.
+    Logs that agree at an offset agree below it. So it can if the other has a record above the leader's start, or nothing below it, or
+    if its last epoch is one that the leader has: that of its last deleted record, or a later one.
     """
     if replica.start >= leader.start or len(replica.log) > leader.start:
         return True
@@ -115,7 +115,7 @@ def matches(replica: Replica, leader: Replica) -> bool:
 
 
 def truncated(replica: Replica, end: int, rules: Rules) -> Replica:
-    """The log ends there. A start above falls with it, in the journal first, and so does one that the journal was given."""
+    """The log ends there. A start above it falls too, in the journal first, and so does one that is being written."""
     start = min(replica.start, end)
     disk = start if start < replica.start and rules.truncation_is_journalled_first else replica.disk
     watermark = min(replica.high_watermark, end)
@@ -126,7 +126,7 @@ def truncated(replica: Replica, end: int, rules: Rules) -> Replica:
 
 
 def fetched(replica: Replica, leader: Replica, rules: Rules) -> Replica:
-    """What a follower makes of an answer."""
+    """The effect of a response on a follower."""
     end = divergence(replica.log, leader)
     start = leader.start
     below = len(replica.log) < start and rules.follower_below_the_start_is_reset
@@ -145,7 +145,7 @@ def fetched(replica: Replica, leader: Replica, rules: Rules) -> Replica:
 
 
 def advanced(world: World, rules: Rules) -> World:
-    """The leader's high watermark is the smallest end of the ISR; what lies below it is committed."""
+    """The leader's high watermark is the smallest end of the ISR; records below it are committed."""
     leader = world.replicas[world.leader]
     end = len(leader.log)
     if world.isr[1 - world.leader] and rules.high_watermark_counts_isr:
@@ -156,7 +156,7 @@ def advanced(world: World, rules: Rules) -> World:
 
 
 def elected(world: World, number: int, rules: Rules) -> World:
-    """A new leader epoch. What is committed is what the leader says it is, if all copies of the rest are lost."""
+    """A new leader epoch. If all copies of other records are lost, the leader's log defines what is committed."""
     replica = world.replicas[number]
     isr = (
         put((False, False), number, True)
@@ -169,7 +169,7 @@ def elected(world: World, number: int, rules: Rules) -> World:
 
 
 class LogEnds:
-    """All of it."""
+    """The whole model."""
 
     def __init__(
         self, rules: Rules, faults: frozenset[str], first_isrs: tuple[tuple[bool, bool], ...] = ((True, True), (True, False))
@@ -218,9 +218,9 @@ class LogEnds:
                 yield True, ("replica {} LOSES POWER; its log ends at {}", number, end), self.cut(world, number, end)
 
     def cut(self, world: World, number: int, end: int) -> World:
-        """What is found afterwards: a log that ends below its start begins there, empty.
+        """The state after recovery: a log that ends below its start is emptied at its start.
 
-        It is down at once for all; the controller drops it from the ISR if another member lives, and elects that one.
+        All see at once that it is down; the controller removes it from the ISR if another member is live, and elects that one.
         """
         replica = world.replicas[number]
         start = replica.disk
@@ -241,13 +241,13 @@ class LogEnds:
         return after._replace(leader=NO_LEADER, known=None)
 
     def loaded(self, world: World, number: int) -> World:
-        """What was deleted was committed; more isn't known."""
+        """Deleted records were committed; nothing else is known."""
         replica = world.replicas[number]
         watermark = replica.start if self.rules.rise_lifts_high_watermark else 0
         return with_replica(world, number, replica._replace(high_watermark=watermark, up=True))
 
     def election_steps(self, world: World, may_fail: bool) -> Steps:
-        """Cleanly a member of the ISR; what the last one lost with its power is lost. Uncleanly anybody: promises to clients end there."""
+        """Cleanly a member of the ISR; records that the last one lost are lost. Uncleanly any replica: promises to clients end there."""
         for number in REPLICAS:
             replica = world.replicas[number]
             if not replica.up:
@@ -309,7 +309,7 @@ class LogEnds:
                 return f"D8: replica {number} is in the ISR and starts at {replica.start}, below the acknowledged {world.acknowledged}"
             missing = {(offset, epoch) for offset, epoch in enumerate(world.committed[: replica.start]) if epoch != GONE} - world.asked
             if world.isr[number] and missing:
-                return f"D7: replica {number} is in the ISR and starts at {replica.start}, though nobody deleted {sorted(missing)}"
+                return f"D7: replica {number} is in the ISR and starts at {replica.start}, though no client deleted {sorted(missing)}"
         if world.leader != NO_LEADER:
             leader = world.replicas[world.leader]
             if leader.start < world.acknowledged:

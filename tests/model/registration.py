@@ -1,11 +1,11 @@
-"""The model of a registration: how a log directory that lost deletes is known for what it is (rule DR8).
+"""The model of a registration: how a log directory that lost deletes is detected (rule DR8).
 
 Each start draws a number from the store. It is written to the log directory, durably, and then to the store, in the transaction that
-registers. A directory whose number is missing or behind the store's was put back from a copy, or is new: it is marked in the store, in
-that same transaction, and only then its number is written anew. The mark says that its replicas can't be elected; joining the ISR again
-takes it away.
+registers. A directory whose number is missing or behind the store's was restored from a copy, or is new: it is marked in the store, in
+that same transaction, and only then its number is written again. The mark prevents the election of its replicas; joining the ISR again
+removes it.
 
-A copy that was made in the same life as the deletes it lacks can't be told from the directory; that is not promised, and left out.
+A copy from the same registration as the deletes that it lacks cannot be distinguished; that is not promised, and left out.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 MISSING = -1
 NUMBERS = 5
-"""So many registrations are looked at."""
+"""The number of registrations that are explored."""
 
 DOWN, READ, WRITTEN, REGISTERED, UP = "down", "read", "directory written", "registered", "up"
 
@@ -37,7 +37,7 @@ class Rules:
 class State(NamedTuple):
     """`number`, `drawn` and `marked` are in the store, `own` in the directory; `lost`: it lacks deletes that were reported from it.
 
-    `stale` and `chosen` are what a start has found out. `copy` is the number in a copy that was made while the broker was down, and
+    `stale` and `chosen` are the results of a start. `copy` is the number in a copy that was made while the broker was down, and
     `outdated` says that the broker was registered since.
     """
 
@@ -78,9 +78,9 @@ class Registration:
         yield from self.registering(state)
 
     def meddling(self, state: State, may_fail: bool) -> Iterator[tuple[bool, tuple, State]]:
-        """What people do to a directory whose broker is down."""
+        """What operators do to a directory whose broker is down."""
         if state.copy is None and not state.lost:
-            yield False, ("somebody copies the directory, number {}", state.own), state._replace(copy=state.own, outdated=False)
+            yield False, ("an operator copies the directory, number {}", state.own), state._replace(copy=state.own, outdated=False)
         if not may_fail:
             return
         if state.copy is not None:
@@ -89,7 +89,7 @@ class Registration:
         yield True, ("THE DIRECTORY IS REPLACED by an empty one",), state._replace(own=MISSING, lost=True)
 
     def read(self, state: State) -> State:
-        """The directory is compared with the store, and a number is drawn that no start had before."""
+        """The directory is compared with the store, and a new number is drawn."""
         stale = self.rules.compares and state.own < state.number
         if not self.rules.number_is_drawn:
             return state._replace(phase=READ, stale=stale, chosen=state.number + 1, drawn=max(state.drawn, state.number + 1))

@@ -1,8 +1,8 @@
 """The model of how a log start travels to an idle follower: rule DR5, two round trips and no wait for a timer of half a second.
 
-The leader answers a fetch when it has something, or when the time is over that the fetch may wait. Here that time never comes for a
-fetch with the usual long wait: where only it could go on, the rule has failed. A short wait does end, after milliseconds. So does the
-hold of a fetch for a commit; that counts as a fault, for only a slow disk lets it happen.
+The leader answers a fetch when it has data, or at the end of the fetch's maximum wait. Here that end never comes for a
+fetch with the usual long wait: if only that end could continue, the rule has failed. A short wait does end, after milliseconds. So does the
+hold of a fetch for a commit; that counts as a fault, because only a slow disk causes it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 OLD, ACCEPTED, DURABLE = 0, 1, 2
 SHORT, LONG = "short", "long"
 COUNTED = 4
-"""So many rounds are too many in any case, and counting further would make no end of states."""
+"""This many rounds are too many in any case, and counting further would create unlimited states."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,19 +22,19 @@ class Rules:
     """DR5 as switches."""
 
     level: bool = True
-    """A fetch is answered at once while the leader's log start is above the one last sent; otherwise only what is parked at the rise."""
+    """A fetch is answered at once while the leader's log start is above the last sent one; otherwise only parked fetches at the rise."""
     short_wait: bool = True
     """A follower that has received a log start and not reported it asks for a short wait."""
     hold: bool = True
     """Before such a fetch it waits for its commit, for some milliseconds."""
     new_leader_wakes: bool = True
-    """Who becomes leader answers the parked fetches of its replicas, so that they add the partition."""
+    """A new leader answers the parked fetches of its replicas, so that they add the partition."""
     missing_is_short: bool = True
-    """While a replica's fetch lacks a partition that we lead, it waits only shortly: the replica may not know yet whom to ask."""
+    """While a replica's fetch lacks a partition that we lead, it waits only shortly: the replica may not know its leader yet."""
 
 
 class State(NamedTuple):
-    """`fetch` and `parked` are (what it reports, its wait, with the partition); `answer` is a log start; `knows` is of the follower."""
+    """`fetch` and `parked` are (reported log start, wait, with the partition); `answer` is a log start; `knows` belongs to the follower."""
 
     leads: bool
     knows: bool
@@ -49,17 +49,17 @@ class State(NamedTuple):
 
 
 def news(state: State, rules: Rules) -> bool:
-    """Is there a log start to send that wasn't sent?"""
+    """Is there a log start that was not sent?"""
     return rules.level and state.leads and visible(state) > state.sent
 
 
 def visible(state: State) -> int:
-    """The leader's log start as it may be told."""
+    """The leader's log start that may be reported."""
     return int(state.start == DURABLE)
 
 
 def answered(state: State, fetch: tuple[int, str, bool]) -> State:
-    """The fetch is answered now; with what the leader has, if the partition is in it."""
+    """The fetch is answered now, with the leader's log start if the partition is in it."""
     sent = visible(state) if fetch[2] and state.leads else state.sent
     count = min(state.rounds + (state.start == DURABLE), COUNTED)
     return state._replace(parked=None, fetch=None, answer=sent, sent=sent, rounds=count)
@@ -68,7 +68,7 @@ def answered(state: State, fetch: tuple[int, str, bool]) -> State:
 class Rounds:
     """One leader, one follower, one delete. `new`: the leader is about to take the leadership, and its replica's fetch is parked already.
 
-    `rounds` is how many answers the leader may send between its own commit and the follower's report; no more are counted than needed.
+    `rounds` is the number of answers that the leader may send between its own commit and the follower's report.
     """
 
     def __init__(self, rules: Rules, *, rounds: int, new: bool = False) -> None:
@@ -123,7 +123,7 @@ class Rounds:
             yield False, ("the fetch arrives",), self.arrived(state, state.fetch)
 
     def arrived(self, state: State, fetch: tuple[int, str, bool]) -> State:
-        """The leader notes what it says, and answers or parks it."""
+        """The leader records its contents, and answers or parks it."""
         if fetch[2]:
             state = state._replace(reported=fetch[0])
             if news(state, self.rules):
@@ -136,7 +136,7 @@ class Rounds:
         if state.reported:
             return None if state.rounds <= self.rounds else f"DR5: {state.rounds} answers before the delete is reported"
         if not any(True for _ in self.steps(state, True)):
-            return "DR5: only the end of a long wait can go on from here"
+            return "DR5: only the end of a long wait can continue from here"
         return None
 
 

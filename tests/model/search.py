@@ -1,8 +1,8 @@
-"""Explicit-state search: every state that a model can reach with a bounded number of faults is looked at once.
+"""Explicit-state search: every state that a model can reach with a bounded number of faults is visited once.
 
-The order is fewest faults first, then fewest steps: of all ways to the violation with so few faults the trace is a shortest one.
-A state that was reached with few faults is not entered again with more: what can follow with fewer left can also follow with more left.
-A model says what a state is (any hashable value), where it starts, what can happen next, and what may never be.
+The order is fewest faults first, then fewest steps: the trace is a shortest one among those with the fewest faults.
+A state that was reached with few faults is not entered again with more: what follows with fewer faults left also follows with more.
+A model defines its states (any hashable values), the start, the next steps, and violations.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Label = tuple[Any, ...]
 """A format string and its arguments: formatted only for the few steps that are printed."""
 
 STATES_MAX = 5_000_000
-"""A model that grows beyond this has lost a bound somewhere."""
+"""A model that grows beyond this lacks a bound."""
 
 
 class Model(Protocol):
@@ -33,7 +33,7 @@ class Model(Protocol):
 
 @dataclass(slots=True)
 class Found:
-    """What a search came to. `broken` is empty if every state was looked at and none was wrong."""
+    """The result of a search. `broken` is empty if every state was visited and none was wrong."""
 
     states: int
     broken: str = ""
@@ -72,7 +72,7 @@ class Reached:
 
 @contextlib.contextmanager
 def without_collection() -> Iterator[None]:
-    """States are tuples of tuples, without cycles: looking through millions of them for garbage finds nothing, again and again."""
+    """States are tuples of tuples, without cycles: repeated garbage collections over millions of them find nothing."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -83,7 +83,7 @@ def without_collection() -> Iterator[None]:
 
 
 def search(model: Model, *, faults: int) -> Found:
-    """Look at every state that is reachable with at most that many faults, and stop at the first that is wrong."""
+    """Visit every state that is reachable with at most that many faults, and stop at the first wrong one."""
     with without_collection():
         return first_violation(model, faults)
 
@@ -126,7 +126,7 @@ def first_violation(model: Model, faults: int) -> Found:
 
 
 def stuck(model: Model, *, faults: int, goal: Callable[[Any], bool]) -> Found:
-    """Look for a state from which the goal can't be reached any more, even if nothing fails from then on."""
+    """Search a state from which the goal cannot be reached any more, even if nothing fails from then on."""
     with without_collection():
         reached, before, goals = graph(model, faults, goal)
         able = set(goals)
@@ -143,7 +143,7 @@ def stuck(model: Model, *, faults: int, goal: Callable[[Any], bool]) -> Found:
 
 
 def graph(model: Model, faults: int, goal: Callable[[Any], bool]) -> tuple[Reached, dict[Any, list[Any]], list[Any]]:
-    """All reachable states, who leads to whom without a fault (backwards), and the states at the goal."""
+    """All reachable states, the predecessors of each without a fault, and the states at the goal."""
     reached = Reached()
     before: dict[Any, list[Any]] = defaultdict(list)
     goals = []

@@ -1,4 +1,4 @@
-"""The rules of deletion hold in the model of a cluster, and each of them is needed: without it a deleted record comes back.
+"""The rules of deletion hold in the model of a cluster, and each of them is needed: without it a deleted record returns.
 
 `make model` searches with faults of every kind together and with images that lag further, `FAULTS=2` with two of each pair of kinds.
 """
@@ -17,7 +17,7 @@ from .search import search, stuck
 
 NOBODY_READS = None
 FAULTS = int(os.environ.get("FAULTS", "0"))
-"""More than none asks for the long search."""
+"""A value above zero selects the long search."""
 
 
 def scope(*faults: str, reader: int | None = 2, lag: int = 1) -> Scope:
@@ -33,7 +33,7 @@ HOLDS = {
 
 
 @pytest.mark.parametrize("allowed", HOLDS.values(), ids=HOLDS.keys())
-def test_no_acknowledged_delete_comes_back(allowed: Scope):
+def test_no_acknowledged_delete_returns(allowed: Scope):
     """Every state with one fault of those kinds."""
     found = search(Cluster(Rules(), allowed), faults=1)
     assert not found.broken, str(found)
@@ -41,16 +41,16 @@ def test_no_acknowledged_delete_comes_back(allowed: Scope):
 
 @pytest.mark.parametrize("fault", [RESTART, LEASE, MOVE, LOST] if FAULTS else [LOST])
 def test_a_delete_can_be_acknowledged_from_everywhere(fault: str):
-    """Rules that forbid everything would keep every promise.
+    """Rules that forbid everything would break no promise.
 
-    A directory that is too old for an election is left out: where it is the last one, deletes wait for ever, and are to.
+    A directory that is too old for an election is left out: if it is the last one, deletes must wait forever.
     """
     found = stuck(Cluster(Rules(), scope(fault, reader=NOBODY_READS)), faults=1, goal=lambda world: world.acknowledged)
     assert not found.broken, str(found)
 
 
 def test_the_search_gets_far():
-    """To a delete that was acknowledged after the leadership moved, with other members in the ISR. Or silence would say nothing."""
+    """It reaches an acknowledged delete after a move of the leadership, with other members in the ISR; otherwise it would prove nothing."""
 
     class Far(Cluster):
         def violation(self, world: World) -> str | None:
@@ -71,7 +71,7 @@ def long_search(name: str, model: Cluster, faults: int) -> None:
 @pytest.mark.skipif(not FAULTS, reason="takes minutes: make model")
 @pytest.mark.parametrize("fault", sorted(ALL_FAULTS))
 def test_several_faults(fault: str):
-    """Every kind of fault together with restarts, so many of them, and nobody reads from followers."""
+    """Every kind of fault together with restarts, as many as FAULTS, without reads from followers."""
     long_search(fault, Cluster(Rules(), scope(fault, RESTART, reader=NOBODY_READS)), FAULTS)
 
 
@@ -79,13 +79,13 @@ def test_several_faults(fault: str):
 @pytest.mark.parametrize("lag", [1, 2])
 @pytest.mark.parametrize("reader", [0, 2])
 def test_one_fault_of_any_kind(reader: int, lag: int):
-    """With reads from a follower, or from who led first; brokers see changes late, by one or by two."""
+    """With reads from a follower, or from the first leader; brokers see changes late, by one or by two."""
     long_search(f"reader {reader}, lag {lag}", Cluster(Rules(), scope(*ALL_FAULTS, reader=reader, lag=lag)), 1)
 
 
 @dataclass(frozen=True)
 class Without:
-    """A rule that is taken away: which switch, what may happen then, and the shortest way to harm."""
+    """A rule that is switched off: its switch, the scope, and the shortest trace to a violation."""
 
     rule: str
     change: dict[str, Any]
@@ -124,7 +124,7 @@ NEEDED = [
 
 @pytest.mark.parametrize("without", NEEDED, ids=lambda without: without.rule)
 def test_without_one_rule_the_promise_breaks(without: Without):
-    """The trace is a shortest one; a change of the model that makes it longer or shorter is to be looked at."""
+    """The trace is a shortest one; a change of the model that makes it longer or shorter must be examined."""
     found = search(Cluster(Rules(**without.change), without.allowed), faults=without.faults)
     print(found)
     assert found.broken.startswith(without.harm), str(found)
@@ -132,5 +132,5 @@ def test_without_one_rule_the_promise_breaks(without: Without):
 
 
 def test_every_switch_is_tried():
-    """No rule in the model whose need isn't shown."""
+    """Every rule of the model is shown to be needed."""
     assert {name for without in NEEDED for name in without.change} == set(Rules.__dataclass_fields__)

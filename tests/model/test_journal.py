@@ -1,4 +1,4 @@
-"""What the journal told of a log start is still so after every crash, and what a crash leaves is never taken for damage."""
+"""A reported log start is the same after every crash, and the result of a crash is never treated as damage."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .journal import Journal, Rules
 from .search import search
 
 
-def test_what_was_told_stays():
+def test_a_reported_log_start_stays():
     found = search(Journal(Rules()), faults=4)
     assert not found.broken, str(found)
     assert found.states > 200

@@ -1,4 +1,4 @@
-"""Log starts and log ends: whatever is truncated, cut or elected, no delete returns and no record is lost that nobody deleted."""
+"""Log starts and log ends: after any truncation, power cut or election, no deleted record returns and no other record is lost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ALL = frozenset((CUT, UNCLEAN, MOVE))
 LONELY = ((True, False),)
 
 
-def test_starts_and_ends_get_along():
+def test_starts_and_ends_are_consistent():
     """Every state with two faults of any kind; with three, and twelve times the states, by `make model FAULTS=3`."""
     found = search(LogEnds(Rules(), ALL), faults=max(FAULTS, 2))
     assert not found.broken, str(found)

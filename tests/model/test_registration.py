@@ -1,4 +1,4 @@
-"""A directory that lost deletes is known for it, and none that has them is refused, whenever a registration breaks off."""
+"""A directory that lost deletes is detected, and none that has them is refused, wherever a registration is interrupted."""
 
 from __future__ import annotations
 

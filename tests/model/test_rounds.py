@@ -1,4 +1,4 @@
-"""A delete reaches an idle follower, and the leader hears of it, in two round trips: the client's own, and one of the follower."""
+"""A delete reaches an idle follower, and its report reaches the leader, in two round trips: the client's, and one of the follower."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_two_round_trips():
 
 @pytest.mark.parametrize("new", [False, True], ids=["leader for long", "new leader"])
 def test_no_long_wait_even_with_slow_disks(new: bool):
-    """More rounds, each of milliseconds; never one that only the end of a long wait ends."""
+    """More rounds of milliseconds each; never a round that lasts until the end of a long wait."""
     found = search(Rounds(Rules(), rounds=COUNTED, new=new), faults=2)
     assert not found.broken, str(found)
 
@@ -39,7 +39,7 @@ def test_otherwise_a_delete_waits_for_a_timer(rules: Rules, new: bool, faults: i
 
 
 def test_without_the_hold_every_delete_takes_a_round_more():
-    """The follower would fetch while its disk writes, and have nothing to report."""
+    """The follower would fetch while its disk writes, and would have nothing to report."""
     found = search(Rounds(Rules(hold=False), rounds=1), faults=0)
     print(found)
     assert found.broken == "DR5: 2 answers before the delete is reported", str(found)

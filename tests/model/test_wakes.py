@@ -8,7 +8,7 @@ from .search import search, stuck
 from .wakes import PARKED, Event, Rules, State, Wakes
 
 NEEDLESS = {Event.RETURNED, Event.DEADLINE}
-"""A returning broker is one more to wait for. And if all other events wake, nothing is left for the deadline to find."""
+"""A returning broker is an additional replica to wait for. If all other events wake, the deadline finds nothing."""
 
 
 def test_every_wait_ends_at_its_event():
@@ -26,8 +26,8 @@ def test_every_request_can_be_answered():
 
 
 @pytest.mark.parametrize("event", sorted(set(Event) - NEEDLESS, key=lambda event: event.name), ids=lambda event: event.name)
-def test_each_event_has_to_wake(event: Event):
-    """Without it a request waits for nothing, or at a broker that leads no more, until its deadline."""
+def test_each_event_must_wake(event: Event):
+    """Without it a request waits for nothing, or at a former leader, until its deadline."""
     found = search(Wakes(Rules(wake=frozenset(Event) - {event})), faults=0)
     print(found)
     assert found.broken.startswith("DR4: "), str(found)
@@ -37,13 +37,13 @@ def test_each_event_has_to_wake(event: Event):
 
 @pytest.mark.parametrize("event", sorted(NEEDLESS, key=lambda event: event.name), ids=lambda event: event.name)
 def test_two_events_need_not_wake(event: Event):
-    """They stand in the rule for safety; the model finds no harm without them."""
+    """They are in the rule for safety; the model finds no violation without them."""
     found = search(Wakes(Rules(wake=frozenset(Event) - {event})), faults=0)
     assert not found.broken, str(found)
 
 
 def test_the_deadline_is_the_last_chance():
-    """Where an event is forgotten the deadline finds that the condition holds: the answer is late, and still right."""
+    """If an event is left out, the deadline finds that the condition holds: the answer is late, but still right."""
 
     class Truth(Wakes):
         def violation(self, state: State) -> str | None:
@@ -72,7 +72,7 @@ def test_a_request_belongs_to_its_leadership(rules: Rules, harm: str):
 
 @pytest.mark.parametrize("rules", [Rules(bound_to_leader_epoch=False), Rules(bound_to_topic_id=False)], ids=["leader epoch", "topic id"])
 def test_otherwise_another_leadership_answers_it(rules: Rules):
-    """What such a request comes to in the end: success, from a leadership that never accepted it."""
+    """Such a request ends with success, from a leadership that never accepted it."""
 
     class Answers(Wakes):
         def violation(self, state: State) -> str | None:

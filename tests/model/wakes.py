@@ -1,7 +1,7 @@
-"""The model of one delete that waits at its leader: which events have to wake it (rule DR4), and whose answer it may get (rule DR6).
+"""The model of one delete that waits at its leader: which events must wake it (rule DR4), and which leadership may answer it (rule DR6).
 
-One follower is enough to wait for. The wait is right if at no moment a request is parked that has an answer, if success is answered only by
-the leadership that accepted the request and only while the condition holds, and if nothing is answered after the deadline.
+One follower is enough. The wait is right if no request with an answer is ever parked, if success is answered only by
+the leadership that accepted the request and only while the condition holds, and if no request is answered after the deadline.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SAME, LOST, AGAIN, ANEW = "leads", "leads no more", "leads again, in a later lea
 
 
 class Event(Enum):
-    """What can end a delete. One that isn't in `Rules.wake` changes what is so, and nobody looks at the purgatory."""
+    """What can end a delete. An event that is not in `Rules.wake` changes the state without a check of the purgatory."""
 
     FETCH = "the follower reports the delete"
     ISR = "the follower leaves the ISR"
@@ -36,7 +36,7 @@ class Event(Enum):
 
 
 class State(NamedTuple):
-    """Of the request, of our leadership, and of the follower as we know it."""
+    """The state of the request, of our leadership, and of the follower in our view."""
 
     request: str
     leads: str
@@ -57,12 +57,12 @@ class Rules:
 
 
 def holds(state: State) -> bool:
-    """Rule DR3: everyone who must have the delete has it."""
+    """Rule DR3: every replica that must have the delete has it."""
     return state.reached or not (state.member or state.live)
 
 
 def bound(state: State, rules: Rules) -> bool:
-    """Does the request still belong to what we lead, as far as the rules look?"""
+    """Does the request still belong to our leadership, as far as the rules check it?"""
     if not state.serving or state.leads == LOST:
         return False
     if state.leads == AGAIN:
@@ -80,7 +80,7 @@ def checked(state: State, rules: Rules) -> State:
 
 
 def outcomes(state: State) -> Iterator[tuple[Event, State]]:
-    """What each event makes of what is so. The ISR loses a member a while after the reason; a member may be slow, fenced or gone."""
+    """The state after each event. The ISR loses a member some time after the reason; a member may be slow, fenced or removed."""
     if state.live and state.leads == SAME:
         yield Event.FETCH, state._replace(reached=True)
     if state.live:
@@ -107,7 +107,7 @@ def outcomes(state: State) -> Iterator[tuple[Event, State]]:
 
 
 class Wakes:
-    """From the moment at which the leader has accepted a delete until it is answered."""
+    """From the acceptance of a delete by the leader until its answer."""
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules

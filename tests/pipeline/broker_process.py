@@ -1,4 +1,4 @@
-"""One broker as `lowtide serve` over all its lives, on one port and one directory, for tests that block."""
+"""One broker as `lowtide serve` over all its restarts, on one port and one directory, for tests that block."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HOST = "127.0.0.1"
 
 
 class BrokerProcess:
-    """Used as `with`: whatever happens, the process is gone at the end. `advertised_port`: where clients are told to go instead."""
+    """Used as `with`: the process has always ended at the end. `advertised_port`: the port that clients receive instead."""
 
     def __init__(self, directory: Path, *settings: str, advertised_port: int | None = None) -> None:
         (self.port,) = free_ports(1)
@@ -42,7 +42,7 @@ class BrokerProcess:
         self.kill()
 
     def start(self) -> None:
-        """Start it and return when it takes connections."""
+        """Start it and return when it accepts connections."""
         self.directory.mkdir(parents=True, exist_ok=True)
         with (self.directory.parent / f"{self.directory.name}.log").open("ab") as log:
             self._process = subprocess.Popen(self._command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
@@ -52,13 +52,13 @@ class BrokerProcess:
                 socket.create_connection((HOST, self.port), timeout=LIMIT_S).close()
             except OSError:
                 assert self._process.poll() is None, "the broker ended instead of starting"
-                assert time.monotonic() < deadline, "the broker doesn't listen"
+                assert time.monotonic() < deadline, "the broker does not listen"
                 time.sleep(0.02)
             else:
                 return
 
     def terminate(self) -> None:
-        """SIGTERM, and wait for the end: it stops as an operator would have it."""
+        """SIGTERM, and wait for the end: a clean stop."""
         assert self._process is not None
         self._process.terminate()
         self._process.wait(LIMIT_S)

@@ -15,17 +15,17 @@ from .local_spark import local_spark
 SPARK_IS_HERE = importlib.util.find_spec("pyspark") is not None and shutil.which("java") is not None
 
 LIMIT_S = 600
-"""For a stream to come to its end, on a busy machine."""
+"""The time for a stream to end, on a busy machine."""
 
-NEED_SPARK = ("batch_read", "kills", "spark_example", "stream_read", "trim", "trim_listener", "write")
+NEED_SPARK = ("batch_read", "kills", "logins", "spark_example", "stream_read", "trim", "trim_listener", "write")
 
 collect_ignore = [] if SPARK_IS_HERE or os.environ.get("CI") else [f"test_{what}.py" for what in NEED_SPARK]
-"""Without Spark only those remain that need none. CI has it."""
+"""Without Spark only the tests that do not need it remain. CI has it."""
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
-    """A Spark of two cores in this process. It has found the format by itself."""
+    """A Spark of two cores in this process. It finds the format by itself."""
     with local_spark(tmp_path_factory.mktemp("warehouse")) as session:
         yield session
 
@@ -41,7 +41,7 @@ def producer(lowtide: SimpleNamespace) -> Iterator[SimpleNamespace]:
 
 @pytest.fixture
 def topic(lowtide: SimpleNamespace, lowtide_topic: str) -> str:
-    """A topic of two partitions. Records may be old."""
+    """A topic of two partitions. Its records may be old."""
     make_topic(lowtide.bootstrap, lowtide_topic, 2, **{"retention.ms": "-1"})
     return lowtide_topic
 
@@ -58,7 +58,7 @@ Fill = Callable[..., None]
 
 @pytest.fixture
 def fill(lowtide: SimpleNamespace) -> Fill:
-    """`fill(topic, {partition: count})`: values `v0`, `v1`, ... go on where the last call has stopped."""
+    """`fill(topic, {partition: count})`: values `v0`, `v1`, ... continue after those of the last call."""
     written: dict[tuple[str, int], int] = {}
 
     def fill(topic: str, counts: dict[int, int], **fields: object) -> None:
@@ -66,7 +66,7 @@ def fill(lowtide: SimpleNamespace) -> Fill:
 
         producer = Producer(
             {"bootstrap.servers": lowtide.bootstrap, "linger.ms": 1}
-        )  # One that is kept doesn't see new partitions at once.
+        )  # A kept producer does not see new partitions at once.
         for partition, count in counts.items():
             first = written.get((topic, partition), 0)
             for index in range(first, first + count):
@@ -108,7 +108,7 @@ def run_to_its_end(writer) -> None:
 
 
 def delete_to(bootstrap: str, topic: str, until: dict[int, int]) -> None:
-    """Delete what lies below an offset of each partition."""
+    """Delete records below an offset of each partition."""
     from confluent_kafka import TopicPartition
     from confluent_kafka.admin import AdminClient
 

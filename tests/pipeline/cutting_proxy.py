@@ -1,4 +1,4 @@
-"""A proxy on loopback that closes connections in the midst of what they carry: requests that arrived, with answers that never did."""
+"""A proxy on loopback that closes connections in the middle of a transfer: requests arrive, their answers do not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PIECE_BYTES = 64 * 1024
 
 
 class CuttingProxy:
-    """Passes bytes on. A connection is closed once it has carried about `cut_after_bytes`, `cuts` times in all."""
+    """Forwards bytes. A connection is closed after about `cut_after_bytes`, `cuts` times in total."""
 
     def __init__(self, *, cuts: int, cut_after_bytes: int, seed: int) -> None:
         self._listening = socket.create_server(("127.0.0.1", 0))
@@ -51,7 +51,7 @@ class CuttingProxy:
                 self._spawn(self._pass, far, near, None)
 
     def _pass(self, source: socket.socket, target: socket.socket, limit: int | None) -> None:
-        """From one side to the other; what was carried when the limit is reached still arrives."""
+        """Forward from one side to the other; bytes up to the limit still arrive."""
         carried = 0
         with contextlib.suppress(OSError):
             while piece := source.recv(PIECE_BYTES):

@@ -21,30 +21,43 @@ SPARK = {
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.showConsoleProgress": "false",
     "spark.python.authenticate.socketTimeout": "600s",
+    "spark.python.unix.domain.socket.enabled": "true",
     "spark.executor.heartbeatInterval": "60s",
     "spark.network.timeout": "600s",
 }
-"""Small, and quick to start: a test's Spark has little to do. Its limits of time are longer than by default, for a busy machine."""
+"""Small, and quick to start: a test's Spark has little work. Its timeouts are longer than by default, for a busy machine."""
 
 
 def python_for_spark(folder: Path) -> str:
-    """A program in this folder that is the Python of this process, for workers: `early_python.py` says what is different."""
+    """A program in this folder that is the Python of this process, for workers: `early_python.py` says what is different.
+
+    Spark also asks it for its version, with `-c`.
+    """
     program = folder / "python-for-spark"
-    early = Path(__file__).with_name("early_python.py")
-    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {shlex.quote(str(early))} "$@"\n', encoding="utf-8")
+    python, early = shlex.quote(sys.executable), shlex.quote(str(Path(__file__).with_name("early_python.py")))
+    program.write_text(f'#!/bin/sh\n[ "$1" = -m ] || exec {python} "$@"\nexec {python} {early} "$@"\n', encoding="utf-8")
     program.chmod(0o755)
     return str(program)
 
 
+def python_environment(folder: Path) -> dict[str, str]:
+    """What says to Spark which Python it starts.
+
+    Spark takes `PYSPARK_PYTHON` for a format that a program registers, and `PYSPARK_DRIVER_PYTHON`, if that is set, for one that it finds
+    itself.
+    """
+    program = python_for_spark(folder)
+    return {"PYSPARK_PYTHON": program, "PYSPARK_DRIVER_PYTHON": program}
+
+
 @contextmanager
 def local_spark(warehouse: Path, **config: str) -> Iterator[SimpleNamespace]:
-    """A Spark of two cores, with everything of it gone afterwards."""
+    """A Spark of two cores, which is removed completely afterwards."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     warehouse.mkdir(parents=True, exist_ok=True)
-    os.environ["PYSPARK_PYTHON"] = python_for_spark(warehouse.parent)
-    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.update(python_environment(warehouse.parent))
     builder = SparkSession.builder.master("local[2]").config("spark.sql.warehouse.dir", str(warehouse))
     for key, value in (SPARK | config).items():
         builder = builder.config(key, value)

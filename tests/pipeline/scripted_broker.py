@@ -1,4 +1,4 @@
-"""A broker that answers what a test tells it to, byte for byte: one thread, one connection after the other."""
+"""A broker with scripted answers, byte for byte: one thread, one connection after the other."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from types import TracebackType
 from typing import Self
 
 Answer = Callable[[int, int, int, bytes], "bytes | None"]
-"""From API key, version, correlation id and the request's bytes to the answer's frame without its size; None hangs up."""
+"""From API key, version, correlation id and the request's bytes to the answer's frame without its size; None closes the connection."""
 
 
 class ScriptedBroker:
-    """Listens on a port of its own for as long as the `with` lasts."""
+    """Listens on its own port within the `with`."""
 
     def __init__(self, answer: Answer) -> None:
         self.requests: list[tuple[int, int]] = []
-        """API key and version of everything that was asked."""
+        """API key and version of every request."""
         self._answer = answer
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = self._listening.getsockname()[1]

@@ -1,9 +1,11 @@
-"""`spark.read.format("lowtide")` gives Kafka's columns, exactly the records that were asked for, and precise refusals."""
+"""`spark.read.format("lowtide")` gives Kafka's columns, exactly the requested records, and precise refusals."""
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
+from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
@@ -84,7 +86,7 @@ def test_a_large_partition_is_read_by_several_tasks(read, topic, fill):
 
 
 def test_large_and_compressed_batches_are_read_whole(read, topic, lowtide):
-    """Larger than one fetch, and so that one fetch gives several columns' worth."""
+    """Larger than one fetch, and with several column batches in one fetch."""
     from confluent_kafka import Producer
 
     producer = Producer({"bootstrap.servers": lowtide.bootstrap, "compression.type": "lz4", "linger.ms": 50})
@@ -99,13 +101,13 @@ def test_large_and_compressed_batches_are_read_whole(read, topic, lowtide):
     assert tuple(rows[0]) == (3000, 3_000_000, 2999)
 
 
-def test_records_that_were_deleted_are_not_there_and_no_loss_for_a_batch_from_the_earliest(read, topic, fill, lowtide):
+def test_records_that_were_deleted_are_missing_and_no_loss_for_a_batch_from_the_earliest(read, topic, fill, lowtide):
     fill(topic, {0: 10, 1: 10})
     delete_to(lowtide.bootstrap, topic, {0: 6, 1: 10})
     assert offsets(read(subscribe=topic)) == {0: [6, 7, 8, 9]}
 
 
-def test_deleted_records_that_were_asked_for_end_the_task_or_are_skipped(read, topic, fill, lowtide):
+def test_requested_deleted_records_end_the_task_or_are_skipped(read, topic, fill, lowtide):
     fill(topic, {0: 10, 1: 1})
     delete_to(lowtide.bootstrap, topic, {0: 6})
     asked = {"subscribe": topic, "startingOffsets": json.dumps({topic: {"0": 2, "1": 0}})}
@@ -118,7 +120,7 @@ def test_deleted_records_that_were_asked_for_end_the_task_or_are_skipped(read, t
     assert offsets(read(**beyond, failOnDataLoss="false")) == {1: [0]}
 
 
-def test_records_of_aborted_transactions_are_left_out_unless_they_are_asked_for(read, lowtide, lowtide_topic):
+def test_records_of_aborted_transactions_are_left_out_unless_they_are_requested(read, lowtide, lowtide_topic):
     from confluent_kafka import Producer
 
     make_topic(lowtide.bootstrap, lowtide_topic, 1)
@@ -153,16 +155,34 @@ def test_a_topic_that_does_not_exist_is_named(read):
         ({}, "one of subscribe, subscribePattern and assign must be given"),
     ],
 )
-def test_an_option_that_cannot_be_is_told_with_its_name_its_value_and_the_reason(read, options, reason):
+def test_an_invalid_option_is_reported_with_its_name_its_value_and_the_reason(read, options, reason):
     with pytest.raises(PySparkException, match=reason):
         read(**options).count()
 
 
 def test_a_format_that_was_found_may_be_registered_too(spark, read, topic, fill):
-    """Programs that run where it isn't found do so, and must run here as well."""
+    """Programs for environments that do not find it do so, and must run here too."""
     from lowtide.pipeline import register
 
     fill(topic, {0: 1})
     assert read(subscribe=topic).count() == 1
     register(spark)
     assert read(subscribe=topic).count() == 1
+
+
+def test_every_python_that_spark_starts_connects_early(spark, read, topic):
+    """Also those of a format that Spark has found itself: it takes their program from another variable."""
+    assert read(subscribe=topic).count() == 0
+    started = [line for line in children(spark.sparkContext._gateway.proc.pid) if "-m pyspark." in line]
+    assert any("lookup_data_sources" in line for line in started), started
+    assert all("early_python.py -m" in line for line in started), started
+
+
+def children(parent: int) -> list[str]:
+    """The command lines of a process's children."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if int((path / "stat").read_text().rpartition(")")[2].split()[1]) == parent:
+                found.append((path / "cmdline").read_text().replace("\0", " "))
+    return found

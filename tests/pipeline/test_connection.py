@@ -1,4 +1,4 @@
-"""A worker's connection: versions are agreed on, answers may be large or follow each other, every failure is told in time."""
+"""A worker's connection: versions are negotiated, answers may be large or pipelined, every failure is reported in time."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def metadata(correlation_id: int, hosts: int = 1) -> bytes:
 
 
 def answering(body, table=None):
-    """A script: the table of versions, then what `body` makes of the correlation id."""
+    """A script: the table of versions, then the result of `body` for the correlation id."""
 
     def answer(api_key: int, version: int, correlation_id: int, _: bytes) -> bytes | None:
         if api_key == ApiKey.API_VERSIONS:
@@ -63,7 +63,7 @@ def answering(body, table=None):
     return answer
 
 
-def test_a_broker_is_asked_in_a_version_that_it_speaks(lowtide):
+def test_a_broker_is_asked_in_a_version_that_it_supports(lowtide):
     host, _, port = lowtide.bootstrap.rpartition(":")
     with opened(int(port)) as connection:
         answer = connection.request(NO_TOPICS, soon())
@@ -83,14 +83,14 @@ def test_a_broker_that_knows_only_old_versions_of_the_first_question_is_asked_ag
         assert broker.requests == [(ApiKey.API_VERSIONS, FIRST_TRIED), (ApiKey.API_VERSIONS, 0), (ApiKey.METADATA, 1)]
 
 
-def test_an_api_that_the_broker_does_not_speak_is_refused_before_anything_is_sent():
+def test_an_api_that_the_broker_does_not_serve_is_refused_before_anything_is_sent():
     with ScriptedBroker(answering(metadata)) as broker, opened(broker.port) as connection:
         with pytest.raises(UnsupportedVersionError, match=f"broker 127.0.0.1:{broker.port}: the broker doesn't have DeleteRecords"):
             connection.version(DeleteRecordsRequest)
         assert connection.version(MetadataRequest) == 1
 
 
-def test_a_broker_that_speaks_only_newer_versions_is_told_with_both_ranges():
+def test_a_broker_with_only_newer_versions_is_reported_with_both_ranges():
     table = {ApiKey.METADATA: (100, 101)}
     with ScriptedBroker(answering(metadata, table)) as broker, opened(broker.port) as connection:
         with pytest.raises(UnsupportedVersionError, match="the broker speaks Metadata in versions 100 to 101"):
@@ -122,7 +122,7 @@ def test_answers_come_in_the_order_of_the_requests_and_may_be_larger_than_the_bu
     ],
     ids=["hangs up", "negative size", "too large", "no header", "another answer", "cut short", "silence"],
 )
-def test_what_goes_wrong_names_the_broker_and_ends_the_connection(body, reason):
+def test_a_failure_names_the_broker_and_ends_the_connection(body, reason):
     with ScriptedBroker(answering(body)) as broker, opened(broker.port) as connection:
         with pytest.raises(ConnectionFailedError, match=f"broker 127.0.0.1:{broker.port}: {reason}") as failed:
             connection.request(NO_TOPICS, soon(300 if "in time" in reason else 30_000))
@@ -133,7 +133,7 @@ def test_what_goes_wrong_names_the_broker_and_ends_the_connection(body, reason):
         assert not again.value.was_sent
 
 
-def test_a_peer_that_is_no_broker_is_told_so():
+def test_a_peer_that_is_no_broker_is_reported_so():
     with (
         ScriptedBroker(lambda *_: framed(b"HTTP/1.1 400")) as broker,
         pytest.raises(ConnectionFailedError, match="its answer can't be read"),
@@ -141,21 +141,21 @@ def test_a_peer_that_is_no_broker_is_told_so():
         opened(broker.port)
 
 
-def test_a_port_where_nobody_listens_is_told_at_once():
+def test_a_port_without_listener_is_reported_at_once():
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
     with pytest.raises(ConnectionFailedError, match=f"broker 127.0.0.1:{port}: connection refused"):
         opened(port)
 
 
-def test_a_broker_that_accepts_and_says_nothing_is_given_up():
+def test_a_broker_that_accepts_and_stays_silent_times_out():
     with socket.create_server(("127.0.0.1", 0)) as mute, pytest.raises(ConnectionFailedError, match="it didn't answer in time"):
         opened(mute.getsockname()[1], connection_setup_timeout_ms=300)
 
 
 @pytest.mark.parametrize("password", ["right", "wrong"])
-def test_a_worker_says_who_it_is(password):
-    """By the exchange of the admin client: here it goes over a blocking socket."""
+def test_a_worker_authenticates(password):
+    """With the exchange of the admin client, here over a blocking socket."""
     table = {ApiKey.SASL_HANDSHAKE: (1, 1), ApiKey.SASL_AUTHENTICATE: (0, 0), ApiKey.METADATA: (0, 1)}
 
     def answer(api_key: int, version: int, correlation_id: int, request: bytes) -> bytes:

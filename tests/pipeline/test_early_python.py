@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -17,12 +18,13 @@ LIMIT_S = 60.0
 WORKER = """
 import os, socket, sys
 assert sys.stdin.readline() == "go on\\n"
-one = socket.socket()
+one = socket.socket(socket.AF_UNIX)
 one.settimeout(15)
-one.connect(("127.0.0.1", int(os.environ["PYTHON_WORKER_FACTORY_PORT"])))
+one.connect(os.environ["PYTHON_WORKER_FACTORY_SOCK_PATH"])
 one.sendall(b"first")
 one.settimeout(None)
-other = socket.create_connection(("127.0.0.1", int(os.environ["PYTHON_WORKER_FACTORY_PORT"])))
+other = socket.socket(socket.AF_UNIX)
+other.connect(os.environ["PYTHON_WORKER_FACTORY_SOCK_PATH"])
 other.sendall(b"second " + one.recv(3) + b" " + " ".join(sys.argv[1:]).encode())
 """
 
@@ -46,9 +48,11 @@ def received(listener: socket.socket, answer: bytes = b"") -> bytes:
 
 
 def test_the_connection_is_there_before_the_worker_begins_and_the_worker_gets_it(tmp_path: Path, command: list[str]):
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    with tempfile.TemporaryDirectory() as short, socket.socket(socket.AF_UNIX) as listener:  # Its path has a hundred bytes at most.
+        listener.bind(f"{short}/socket")
+        listener.listen()
         listener.settimeout(LIMIT_S)
-        env = {**os.environ, "PYTHON_WORKER_FACTORY_PORT": str(listener.getsockname()[1])}
+        env = {**os.environ, "PYTHON_WORKER_FACTORY_SOCK_PATH": f"{short}/socket"}
         with subprocess.Popen(command, cwd=tmp_path, env=env, stdin=subprocess.PIPE) as worker:
             connection, _ = listener.accept()
             with connection:
@@ -66,3 +70,9 @@ def test_it_is_the_python_of_the_tests(tmp_path: Path):
     (tmp_path / "which_python.py").write_text("import sys; print(sys.executable)")
     ended = subprocess.run([python_for_spark(tmp_path), "-m", "which_python"], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert ended.stdout.strip() == sys.executable
+
+
+def test_spark_gets_its_version_from_it(tmp_path: Path):
+    command = [python_for_spark(tmp_path), "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ended.stdout.strip() == "%d.%d" % sys.version_info[:2]

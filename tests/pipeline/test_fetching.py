@@ -1,4 +1,4 @@
-"""Reading a range goes on wherever its leader goes, and isn't misled by a broker that hasn't heard of a topic yet."""
+"""Reading a range follows its leader, and is not misled by a broker that does not know a topic yet."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def cluster(lowtide_cluster: SimpleNamespace) -> Iterator[Cluster]:
     made.close()
 
 
-def test_a_range_is_read_on_when_its_leader_is_killed(lowtide_cluster, lowtide_topic, cluster):
-    """Until the others have a new leader, metadata name the dead one."""
+def test_reading_a_range_continues_when_its_leader_is_killed(lowtide_cluster, lowtide_topic, cluster):
+    """Until the others have a new leader, metadata has the dead one."""
     admin = AdminClient({"bootstrap.servers": lowtide_cluster.bootstrap})
     admin.create_topics([NewTopic(lowtide_topic, num_partitions=1, replication_factor=3)])[lowtide_topic].result(LIMIT_S)
     producer = Producer({"bootstrap.servers": lowtide_cluster.bootstrap, "batch.size": 10_000})

@@ -1,9 +1,9 @@
-"""Exactly once into Parquet, with the topic emptied behind the job, though driver and broker are killed with SIGKILL at random moments.
+"""Exactly once into Parquet, with the topic emptied behind the job, with SIGKILL of driver and broker at random moments.
 
-After each kill of the driver the log's start is compared with the checkpoint: what an uncommitted micro-batch may need is there, and of
-what is committed no more than the last two. In the end every record is in the table once, and the topic is empty.
+After each kill of the driver the log's start is compared with the checkpoint: records for an uncommitted micro-batch are there, and of
+committed micro-batches at most the last two. At the end every record is in the table once, and the topic is empty.
 
-`KILLS=n` kills the driver so often for each kind of trim (the broker once, in the midst), `SEED=n` repeats a choice of moments.
+`KILLS=n` is the number of driver kills for each kind of trim (the broker is killed once, in between), `SEED=n` repeats the moments.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from .broker_process import BrokerProcess
-from .conftest import make_topic
-from .local_spark import python_for_spark
+from .conftest import make_topic, run_to_its_end
+from .kill_job import writer_of
+from .local_spark import python_environment
 
 KILLS = int(os.environ.get("KILLS", "1"))
 SEED = int(os.environ.get("SEED", "7"))
@@ -37,13 +38,12 @@ SEGMENT_BYTES = 50_000
 
 
 class Job:
-    """One life of the driver: a session of processes, which die together."""
+    """One run of the driver: a session of processes, which are killed together."""
 
-    def __init__(self, run: Run, *, once: bool = False) -> None:
-        arguments = [run.broker.address, TOPIC, str(run.folder), run.trim, str(ROWS_PER_BATCH), *(["once"] if once else [])]
-        command = [sys.executable, str(Path(__file__).with_name("kill_job.py")), *arguments]
+    def __init__(self, run: Run) -> None:
+        command = [sys.executable, str(Path(__file__).with_name("kill_job.py")), *run.arguments]
         self._log = run.folder / "job.log"
-        env = {**os.environ, "PYSPARK_PYTHON": python_for_spark(run.folder), "PYSPARK_DRIVER_PYTHON": sys.executable}
+        env = {**os.environ, **python_environment(run.folder)}
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(command, env=env, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
 
@@ -55,14 +55,11 @@ class Job:
         return self._log.read_text(errors="replace")[-4000:]
 
     def kill(self) -> None:
-        """SIGKILL to the driver, its JVM and its Python workers, wherever they have put themselves."""
+        """SIGKILL to the driver, its JVM and its Python workers, in any process group."""
         for pid in session_of(self._process.pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._process.wait(LIMIT_S)
-
-    def wait(self) -> int:
-        return self._process.wait(LIMIT_S)
 
 
 def session_of(leader: int) -> list[int]:
@@ -77,14 +74,19 @@ def session_of(leader: int) -> list[int]:
 
 
 class Run:
-    """One topic, one table, one checkpoint over all lives."""
+    """One topic, one table, one checkpoint over all runs of the driver."""
 
     def __init__(self, folder: Path, broker: BrokerProcess, trim: str) -> None:
         self.folder, self.broker, self.trim = folder, broker, trim
         self.random = random.Random(f"{SEED} {trim}")
         self.written = self.acknowledged = 0
-        # A batch has to fit into a segment.
+        # A batch must fit into a segment.
         self._producer = Producer({"bootstrap.servers": broker.address, "enable.idempotence": True, "batch.size": SEGMENT_BYTES // 4})
+
+    @property
+    def arguments(self) -> tuple[str, str, str, str, str]:
+        """What `kill_job.py` takes."""
+        return self.broker.address, TOPIC, str(self.folder), self.trim, str(ROWS_PER_BATCH)
 
     def write(self, count: int) -> None:
         for number in range(self.written, self.written + count):
@@ -98,18 +100,18 @@ class Run:
         self.acknowledged += 1
 
     def commits(self) -> list[int]:
-        """The micro-batches that the checkpoint says are done."""
+        """The completed micro-batches in the checkpoint."""
         folder = self.folder / "checkpoint" / "commits"
         return sorted(int(path.name) for path in folder.glob("[0-9]*")) if folder.exists() else []
 
     def end_of(self, batch: int) -> list[int]:
-        """Where a micro-batch ends, by partition."""
+        """The end offsets of a micro-batch, by partition."""
         lines = (self.folder / "checkpoint" / "offsets" / str(batch)).read_text().splitlines()
         ends = json.loads(lines[2])[TOPIC]
         return [ends[str(partition)] for partition in range(PARTITIONS)]
 
     def bounds(self) -> list[tuple[int, int]]:
-        """Where each partition begins and ends, once the broker is there again."""
+        """The start and end of each partition, once the broker is back."""
         consumer = Consumer({"bootstrap.servers": self.broker.address, "group.id": "test"})
         deadline = time.monotonic() + LIMIT_S
         try:
@@ -124,7 +126,7 @@ class Run:
             consumer.close()
 
     def await_commits(self, job: Job, count: int) -> None:
-        """Return when so many more micro-batches are done than now, or there is nothing left to do."""
+        """Return when this many more micro-batches are done, or there is nothing left to do."""
         before = len(self.commits())
         deadline = time.monotonic() + LIMIT_S
         while len(self.commits()) < before + count:
@@ -137,7 +139,7 @@ class Run:
             time.sleep(0.01)
 
     def check_log_start(self, *, is_near: bool) -> None:
-        """Nothing is gone that isn't committed; `is_near`: and what was committed before the last two micro-batches is gone."""
+        """No uncommitted record is deleted; `is_near`: records of micro-batches before the last two committed ones are deleted."""
         starts = [start for start, _ in self.bounds()]
         commits = self.commits()
         committed = self.end_of(commits[-1]) if commits else [0] * PARTITIONS
@@ -148,7 +150,7 @@ class Run:
 
 
 def one_life(run: Run, *, kills_broker: bool) -> None:
-    """Start the driver, let it do a few micro-batches or none, and kill it."""
+    """Start the driver, let it run a few micro-batches or none, and kill it."""
     run.write(run.random.randrange(2, 7) * ROWS_PER_BATCH)
     done_before = len(run.commits())
     job = Job(run)
@@ -163,12 +165,12 @@ def one_life(run: Run, *, kills_broker: bool) -> None:
             time.sleep(run.random.random())
     finally:
         job.kill()
-    # What is trimmed is trimmed beside the query: a driver may be killed before it has, but isn't more than two micro-batches behind.
+    # Trimming runs beside the query: a driver may be killed before it, but is at most two micro-batches behind.
     run.check_log_start(is_near=not kills_broker and len(run.commits()) >= done_before + 3)
 
 
 @pytest.mark.parametrize("trim", ["eager", "commit"] if KILLS > 1 else ["eager"])
-def test_killed_at_any_moment_nothing_is_lost_doubled_or_kept(spark: SimpleNamespace, tmp_path: Path, trim: str):
+def test_killed_at_any_moment_nothing_is_lost_duplicated_or_kept(spark: SimpleNamespace, tmp_path: Path, trim: str):
     with BrokerProcess(tmp_path / "broker", "log.segment.delete.delay.ms=100") as broker:
         make_topic(broker.address, TOPIC, PARTITIONS, **{"internal.segment.bytes": str(SEGMENT_BYTES), "file.delete.delay.ms": "100"})
         run = Run(tmp_path, broker, trim)
@@ -176,11 +178,7 @@ def test_killed_at_any_moment_nothing_is_lost_doubled_or_kept(spark: SimpleNames
             one_life(run, kills_broker=number == KILLS // 2)
             print(f"{trim}: kill {number + 1} of {KILLS}, {run.written} written, batches {run.commits()[-1:]}, {run.bounds()}", flush=True)
         run.write(ROWS_PER_BATCH)
-        last = Job(run, once=True)
-        try:
-            assert last.wait() == 0, last.words()
-        finally:
-            last.kill()
+        run_to_its_end(writer_of(spark, *run.arguments).trigger(availableNow=True))
         run.check_log_start(is_near=True)
 
         rows = spark.read.parquet(str(tmp_path / "table")).selectExpr("cast(split(value, ' ')[0] as int) as number", "partition", "offset")
@@ -193,7 +191,7 @@ def test_killed_at_any_moment_nothing_is_lost_doubled_or_kept(spark: SimpleNames
 
 
 def check_disk(broker: BrokerProcess, retained: int) -> None:
-    """What is left are the retained records and a segment of each partition that is still written to, once deleted files are gone."""
+    """The retained records and the active segment of each partition remain, once deleted files are removed."""
     most = retained * (VALUE_BYTES + 100) + PARTITIONS * 2 * SEGMENT_BYTES
     deadline = time.monotonic() + LIMIT_S
     while (size := sum(path.stat().st_size for path in broker.directory.glob(f"{TOPIC}-[0-9]*/*.log*"))) > most:

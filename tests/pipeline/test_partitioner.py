@@ -1,4 +1,4 @@
-"""A key goes where Kafka's own clients send it, and rows without one make large batches."""
+"""A key gets the partition of Kafka's own clients, and rows without a key form large batches."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from lowtide.pipeline.partitioner import StickyPartition, murmur2, partitions_of_keys
+from lowtide.protocol.key_hash import murmur2 as murmur2_of_one
 
 
 def column(keys: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
@@ -24,26 +25,13 @@ def test_hashes_are_those_that_kafkas_own_test_expects(key, signed):
     assert int(murmur2(*column([key])).astype(np.int32)[0]) == signed
 
 
-def hash_of(key: bytes) -> int:
-    """One key after the other, as Kafka's Utils.murmur2 has it."""
-    hashed = 0x9747B28C ^ len(key)
-    whole = len(key) // 4 * 4
-    for place in range(0, whole, 4):
-        word = int.from_bytes(key[place : place + 4], "little") * 0x5BD1E995 & 0xFFFFFFFF
-        hashed = (hashed * 0x5BD1E995 & 0xFFFFFFFF) ^ ((word ^ word >> 24) * 0x5BD1E995 & 0xFFFFFFFF)
-    if key[whole:]:
-        hashed = (hashed ^ int.from_bytes(key[whole:], "little")) * 0x5BD1E995 & 0xFFFFFFFF
-    hashed = (hashed ^ hashed >> 13) * 0x5BD1E995 & 0xFFFFFFFF
-    return hashed ^ hashed >> 15
-
-
 def test_hashes_are_right_for_keys_of_every_length():
     draw = random.Random(1)
     keys = [draw.randbytes(draw.randrange(40)) for _ in range(500)]
-    assert [int(value) for value in murmur2(*column(keys))] == [hash_of(key) for key in keys]
+    assert [int(value) for value in murmur2(*column(keys))] == [murmur2_of_one(key) for key in keys]
 
 
-def test_a_column_that_is_a_slice_of_another_is_read_from_its_own_place():
+def test_a_column_that_is_a_slice_of_another_is_read_from_its_own_position():
     offsets, content = column([b"first", b"second", b"third"])
     assert list(partitions_of_keys(offsets[1:], content, 7)) == list(partitions_of_keys(*column([b"second", b"third"]), 7))
 

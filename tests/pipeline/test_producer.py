@@ -1,4 +1,4 @@
-"""What the blocking producer writes is there once and in order, whatever happens to connections and to the broker meanwhile."""
+"""The blocking producer writes records once and in order, under any failure of connections and of the broker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lowtide.pipeline.partition_batches import ProduceError
 from lowtide.pipeline.producer import Producer
 from lowtide.pipeline.producer_settings import ProducerSettings
 from lowtide.protocol import types
-from lowtide.protocol.records import build_batch
+from lowtide.protocol.batch_building import build_batch
 
 from .broker_process import BrokerProcess
 from .cutting_proxy import CuttingProxy
@@ -23,7 +23,7 @@ from .cutting_proxy import CuttingProxy
 LIMIT_S = 120.0
 PARTITIONS = 2
 NOW_MS = round(time.time() * 1000)
-"""No record is so old that retention takes it in the middle of a test."""
+"""No record is so old that retention deletes it during a test."""
 
 
 def producer(address: str, **settings: str) -> Producer:
@@ -45,7 +45,7 @@ def write(to: Producer, topic: str, first: int, last: int, *, records: int = 20,
 
 
 def read(address: str, topic: str) -> list[list[int]]:
-    """The numbers in each partition, in their order."""
+    """The numbers in each partition, in order."""
     consumer = Consumer({"bootstrap.servers": address, "group.id": "test", "enable.auto.commit": False, "auto.offset.reset": "error"})
     try:
         places = [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
@@ -80,7 +80,7 @@ def test_everything_is_written_once_and_in_order(lowtide, lowtide_topic):
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_connections_that_end_with_answers_outstanding_double_nothing(tmp_path: Path, seed: int):
+def test_connections_that_end_with_answers_outstanding_duplicate_nothing(tmp_path: Path, seed: int):
     with (
         CuttingProxy(cuts=12, cut_after_bytes=60_000, seed=seed) as proxy,
         BrokerProcess(tmp_path / "broker", advertised_port=proxy.port) as broker,
@@ -98,7 +98,7 @@ def test_connections_that_end_with_answers_outstanding_double_nothing(tmp_path: 
 
 @pytest.mark.parametrize("ending", ["kill", "terminate"])
 def test_a_broker_that_ends_while_it_is_written_to_has_everything_once(tmp_path: Path, ending: str):
-    """It comes back with what it knew of the producer, from its log, or after a clean stop with the last batch only."""
+    """It returns with the producer's state from its log, or after a clean stop with only the last batch."""
     with BrokerProcess(tmp_path / "broker", "log.retention.ms=-1") as broker:
         create_topic(broker.address, "numbers")
         writing = producer(broker.address)
@@ -128,7 +128,7 @@ def test_a_broker_that_ends_while_it_is_written_to_has_everything_once(tmp_path:
         assert read(broker.address, "numbers") == expected(60_000)
 
 
-def test_batches_are_split_for_a_topic_that_takes_smaller_ones(lowtide, lowtide_topic):
+def test_batches_are_split_for_a_topic_with_a_smaller_limit(lowtide, lowtide_topic):
     create_topic(lowtide.bootstrap, lowtide_topic, {"max.message.bytes": "3000"})
     writing = producer(lowtide.bootstrap, retry_backoff_ms="1")
     write(writing, lowtide_topic, 0, 400, filler=b"x" * 900)
@@ -137,7 +137,7 @@ def test_batches_are_split_for_a_topic_that_takes_smaller_ones(lowtide, lowtide_
     assert read(lowtide.bootstrap, lowtide_topic) == expected(400)
 
 
-def test_a_record_that_the_topic_never_takes_is_named(lowtide, lowtide_topic):
+def test_a_record_that_the_topic_never_accepts_is_named(lowtide, lowtide_topic):
     create_topic(lowtide.bootstrap, lowtide_topic, {"max.message.bytes": "3000"})
     writing = producer(lowtide.bootstrap, retry_backoff_ms="1")
     with pytest.raises(ProduceError, match=rf"{lowtide_topic}-0 refused a record \(50\d\d bytes\) with MESSAGE_TOO_LARGE"):
@@ -146,10 +146,10 @@ def test_a_record_that_the_topic_never_takes_is_named(lowtide, lowtide_topic):
     writing.close()
 
 
-def test_a_topic_that_is_not_there_is_named(tmp_path: Path):
+def test_a_missing_topic_is_named(tmp_path: Path):
     with BrokerProcess(tmp_path / "broker", "auto.create.topics.enable=false") as broker:
-        writing = producer(broker.address, max_block_ms="300")
-        with pytest.raises(ProduceError, match=r"topic nowhere isn't there after kafka\.max\.block\.ms=300: UNKNOWN_TOPIC_OR_PARTITION"):
+        writing = producer(broker.address, max_block_ms="3000")
+        with pytest.raises(ProduceError, match=r"topic nowhere isn't there after kafka\.max\.block\.ms=3000: UNKNOWN_TOPIC_OR_PARTITION"):
             writing.learn_topic("nowhere")
         writing.close()
 
@@ -161,7 +161,7 @@ def test_a_cluster_that_does_not_answer_is_named(tmp_path: Path):
         writing.learn_topic("numbers")
 
 
-def test_a_broker_that_stays_away_ends_with_what_was_tried(tmp_path: Path):
+def test_a_broker_that_stays_down_ends_with_the_last_attempt(tmp_path: Path):
     with BrokerProcess(tmp_path / "broker") as broker:
         create_topic(broker.address, "numbers")
         writing = producer(broker.address, delivery_timeout_ms="1500", request_timeout_ms="500")
@@ -175,7 +175,7 @@ def test_a_broker_that_stays_away_ends_with_what_was_tried(tmp_path: Path):
 
 
 def test_leaders_that_move_are_followed(lowtide_cluster, lowtide_topic):
-    """A broker goes and comes back while it is written to: its partitions are led by others meanwhile."""
+    """A broker stops and returns during the writes: others lead its partitions meanwhile."""
     admin = AdminClient({"bootstrap.servers": lowtide_cluster.bootstrap})
     new = NewTopic(lowtide_topic, num_partitions=PARTITIONS, replication_factor=3, config={"min.insync.replicas": "2"})
     admin.create_topics([new])[lowtide_topic].result(LIMIT_S)

@@ -1,4 +1,4 @@
-"""A broker that accepts connections and does not answer (a process under SIGSTOP) delays only what needs that broker."""
+"""A broker that accepts connections and does not answer (a process under SIGSTOP) delays only requests that need that broker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEADLINE_MS = 240_000
 
 
 def answer(port: int) -> bytes:
-    """Metadata that names the broker at `port`."""
+    """Metadata with the broker at `port`."""
     brokers = [MetadataResponseBroker(node_id=1, host="127.0.0.1", port=port)]
     return codec_for(MetadataResponse, 1).encode(MetadataResponse(brokers=brokers, topics=[]))
 
@@ -29,9 +29,9 @@ def answer(port: int) -> bytes:
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("silent_from", [ApiKey.API_VERSIONS, ApiKey.METADATA])
 def test_metadata_comes_from_a_broker_that_answers(seed: int, silent_from: ApiKey):
-    """The kernel of a stopped broker accepts connections; the request took the whole time limit of the call."""
+    """The kernel of a stopped broker accepts connections; the request once took the whole time limit of the call."""
     with ExitStack() as stack:
-        # Its backlog accepts, and nobody reads: as if the process were stopped before ApiVersions.
+        # Its backlog accepts, and nothing reads: as if the process were stopped before ApiVersions.
         stopped = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         port = stopped.getsockname()[1]
         if silent_from == ApiKey.METADATA:
@@ -58,5 +58,5 @@ def test_metadata_comes_from_a_broker_that_answers(seed: int, silent_from: ApiKe
 
 
 def first_only(api_key: int, version: int, correlation_id: int) -> bytes:
-    """Answers the first request of a connection only. (No bytes are an answer that never comes.)"""
+    """Answers only the first request of a connection. (No bytes mean an answer that never arrives.)"""
     return versions(correlation_id, version, {ApiKey.METADATA: (0, 1)}) if api_key == ApiKey.API_VERSIONS else b""

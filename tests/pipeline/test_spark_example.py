@@ -1,4 +1,4 @@
-"""`examples/spark_trim.py` runs as it stands, and leaves nothing in its topic."""
+"""`examples/spark_trim.py` runs unchanged, and leaves nothing in its topic."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LIMIT_S = 300
 
 
 def test_the_example_for_spark(lowtide: SimpleNamespace, tmp_path: Path):
-    """In a Spark of its own, as its reader runs it."""
+    """In a separate Spark, as its reader runs it."""
     command = [sys.executable, str(ROOT / "examples/spark_trim.py"), lowtide.bootstrap]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

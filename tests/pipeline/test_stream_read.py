@@ -1,4 +1,4 @@
-"""`spark.readStream.format("lowtide")`: exactly the records once, whatever the trigger, the limits, and how often it is restarted."""
+"""`spark.readStream.format("lowtide")`: exactly the records once, for any trigger, limits, and number of restarts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .conftest import make_topic, run_to_its_end
 
 @pytest.fixture
 def run(spark, lowtide, tmp_path):
-    """`run(topic, ...)`: read until what is there was read, with a checkpoint that stays; gives the batches, each a list of rows."""
+    """`run(topic, ...)`: read all available records, with a lasting checkpoint; returns the batches, each a list of rows."""
 
     def run(topic: str, fails: int | None = None, checkpoint: str = "checkpoint", **options: object):
         batches = []
@@ -41,7 +41,7 @@ def until(condition, what: str, timeout_s: float = 300) -> None:
         time.sleep(0.05)
 
 
-def test_available_now_reads_what_is_there_in_limited_batches_and_goes_on_from_its_checkpoint(run, topic, fill, tmp_path):
+def test_available_now_reads_available_records_in_limited_batches_and_continues_from_its_checkpoint(run, topic, fill, tmp_path):
     fill(topic, {0: 5, 1: 5})
     batches = run(topic, startingOffsets="earliest", maxOffsetsPerTrigger=4)
     assert [len(batch) for batch in batches] == [4, 4, 2]
@@ -64,7 +64,7 @@ def test_a_batch_that_failed_is_repeated_with_the_same_records(run, topic, fill)
 
 
 def test_a_stream_from_the_latest_offsets_loses_nothing_when_its_first_batch_is_repeated(spark, lowtide, topic, fill, tmp_path):
-    """Spark asks anew where to begin, and by then there is more in the topic: what came between would be skipped."""
+    """Spark requests the start again, and by then the topic has more records: those in between would be skipped."""
     fill(topic, {0: 10})
     seen = []
 
@@ -87,13 +87,13 @@ def test_a_stream_from_the_latest_offsets_loses_nothing_when_its_first_batch_is_
     fill(topic, {0: 5})
     query = start(fails=False)
     try:
-        until(lambda: len(seen) >= 10 or query.exception() is not None, "what came since is read")
+        until(lambda: len(seen) >= 10 or query.exception() is not None, "later records are read")
     finally:
         query.stop()
     assert sorted(seen) == list(range(10, 20))
 
 
-def test_partitions_that_are_added_are_read_from_their_beginning(run, lowtide, lowtide_topic, fill):
+def test_partitions_that_are_added_are_read_from_their_start(run, lowtide, lowtide_topic, fill):
     from confluent_kafka.admin import AdminClient, NewPartitions
 
     make_topic(lowtide.bootstrap, lowtide_topic, 1)
@@ -105,7 +105,7 @@ def test_partitions_that_are_added_are_read_from_their_beginning(run, lowtide, l
     assert run(lowtide_topic, startingOffsets="earliest") == [[(1, 0), (1, 1)]]
 
 
-def test_records_that_are_gone_end_the_query_before_it_reads_or_are_skipped(run, topic, fill, lowtide):
+def test_deleted_records_end_the_query_before_it_reads_or_are_skipped(run, topic, fill, lowtide):
     from .conftest import delete_to
 
     fill(topic, {0: 4, 1: 4})

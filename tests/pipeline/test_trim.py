@@ -1,4 +1,4 @@
-"""`trim` deletes what a query has durably consumed, all of it, and never a record more; whatever goes wrong, the query goes on."""
+"""`trim` deletes exactly the records that a query has durably consumed; the query continues under any failure of trimming."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EARLIEST = {"startingOffsets": "earliest"}
 
 @pytest.fixture
 def begins(lowtide):
-    """`begins(topic)`: where each partition's log begins."""
+    """`begins(topic)`: the log start of each partition."""
     from confluent_kafka import Consumer, TopicPartition
 
     consumer = Consumer({"bootstrap.servers": lowtide.bootstrap, "group.id": "looks"})
@@ -23,8 +23,8 @@ def begins(lowtide):
 
 
 @pytest.mark.parametrize("mode", ["commit", "eager"])
-def test_nothing_is_left_when_a_query_that_reads_what_is_there_ends(run, topic, fill, begins, mode):  # noqa: F811
-    """Also the last batch, of which Spark's commit says nothing any more."""
+def test_nothing_is_left_when_a_query_of_available_records_ends(run, topic, fill, begins, mode):  # noqa: F811
+    """Also not the last batch, which Spark does not commit."""
     fill(topic, {0: 5, 1: 4})
     assert len(run(topic, trim=mode, maxOffsetsPerTrigger=4, **EARLIEST)) == 3
     assert begins(topic) == [5, 4]
@@ -33,13 +33,13 @@ def test_nothing_is_left_when_a_query_that_reads_what_is_there_ends(run, topic, 
     assert begins(topic) == [6, 4]
 
 
-def test_nothing_is_trimmed_unless_it_is_asked_for(run, topic, fill, begins):  # noqa: F811
+def test_nothing_is_trimmed_unless_it_is_requested(run, topic, fill, begins):  # noqa: F811
     fill(topic, {0: 5, 1: 4})
     run(topic, **EARLIEST)
     assert begins(topic) == [0, 0]
 
 
-def test_what_a_failed_batch_needs_again_is_there(run, topic, fill, begins):  # noqa: F811
+def test_records_of_a_failed_batch_are_kept(run, topic, fill, begins):  # noqa: F811
     fill(topic, {0: 4, 1: 4})
     with pytest.raises(PySparkException, match="this batch fails"):
         run(topic, fails=1, trim="eager", maxOffsetsPerTrigger=4, **EARLIEST)
@@ -100,7 +100,7 @@ def test_what_other_groups_have_not_consumed_stays(run, topic, fill, begins, low
     assert {one.partition: one.offset for one in answer.topic_partitions} == {0: 5, 1: 5}
 
 
-def test_a_topic_that_was_made_anew_is_neither_trimmed_nor_read_on(run, topic, fill, begins, lowtide, tmp_path):  # noqa: F811
+def test_a_re_created_topic_is_neither_trimmed_nor_read(run, topic, fill, begins, lowtide, tmp_path):  # noqa: F811
     from confluent_kafka.admin import AdminClient
 
     from .conftest import make_topic
@@ -129,6 +129,6 @@ def test_a_topic_that_was_made_anew_is_neither_trimmed_nor_read_on(run, topic, f
         ({"trimLag": "5", **EARLIEST}, "option trimLag is '5': nothing is trimmed: trim is off"),
     ],
 )
-def test_trimming_that_cannot_be_meant_is_refused_when_the_query_starts(run, topic, options, reason):  # noqa: F811
+def test_impossible_trimming_is_refused_when_the_query_starts(run, topic, options, reason):  # noqa: F811
     with pytest.raises(PySparkException, match=reason):
         run(topic, **options)

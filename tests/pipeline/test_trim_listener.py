@@ -1,4 +1,4 @@
-"""`TrimListener` trims behind queries: to the least of those that were declared, the last batch too, and what a killed run has left."""
+"""`TrimListener` trims consumed records: up to the slowest declared query, including the last batch, and the rest of a killed run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u",
 
 @pytest.fixture
 def started(spark, lowtide, tmp_path):
-    """`started(name, topic)`: a query that reads what is there, and then ends."""
+    """`started(name, topic)`: a query that reads available records, and then ends."""
 
     def started(name: str, topic: str) -> None:
         reader = spark.readStream.format("lowtide").option("kafka.bootstrap.servers", lowtide.bootstrap).option("subscribe", topic)
@@ -55,8 +55,8 @@ def test_a_topic_is_trimmed_to_what_all_its_queries_have_consumed(listening, sta
     until(lambda: begins(topic) == [5, 3], "the last batch is trimmed too")
 
 
-def test_what_a_run_left_goes_when_its_query_starts_again(listening, started, topic, fill, begins, tmp_path):  # noqa: F811
-    """The run was stopped between its last commit and the trim; and there is nothing new that would bring another batch."""
+def test_the_rest_of_a_run_is_trimmed_when_its_query_starts_again(listening, started, topic, fill, begins, tmp_path):  # noqa: F811
+    """The run was stopped between its last commit and the trim; and no new record would cause another batch."""
     fill(topic, {0: 3, 1: 3})
     started("left", topic)
     assert begins(topic) == [0, 0]
@@ -65,7 +65,7 @@ def test_what_a_run_left_goes_when_its_query_starts_again(listening, started, to
     until(lambda: begins(topic) == [3, 3], "what was left is trimmed")
 
 
-def test_the_least_positions_are_those_that_every_reader_has_told():
+def test_the_least_positions_are_those_of_all_readers():
     from lowtide.pipeline.trim_listener import least_positions
 
     queries = {"a": frozenset({"t", "u"}), "b": frozenset({"t"})}
@@ -84,7 +84,7 @@ def test_readers_of_two_topics_of_one_name_do_not_trim_either():
     assert least_positions(queries, {"a": new, "b": new}) == ({T0: 6}, {"t": b"2" * 16})
 
 
-def test_ends_of_other_sources_are_passed_over():
+def test_ends_of_other_sources_are_ignored():
     from lowtide.pipeline.trim_listener import parse_ends
 
     texts = ['{"t": {"0": 5}}', '{"logOffset": 3}', "7", "-", "", '{"t": {"0": 4, "1": 2}, "@topicIds": {"t": "AAAAAAAAAAAAAAAAAAAAAQ"}}']

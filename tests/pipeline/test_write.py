@@ -1,4 +1,4 @@
-"""`write` and `writeStream`: rows reach the topics and partitions that Spark's Kafka sink gives them, and no retry doubles one."""
+"""`write` and `writeStream`: rows reach the same topics and partitions as with Spark's Kafka sink, and no retry duplicates one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def partition_of(key: bytes, count: int) -> int:
 
 
 def test_rows_become_records(spark, lowtide, topic):
-    """Text and bytes, nulls, headers; columns that the sink doesn't know are passed over."""
+    """Text and bytes, nulls, headers; columns that the sink does not know are ignored."""
     frame = spark.sql(
         """
         select * from values
@@ -54,7 +54,7 @@ def test_rows_become_records(spark, lowtide, topic):
     }
 
 
-def test_a_column_says_which_topic_and_an_option_overrides_it(spark, lowtide, lowtide_topic):
+def test_a_column_selects_the_topic_and_an_option_overrides_it(spark, lowtide, lowtide_topic):
     names = [f"{lowtide_topic}-{number}" for number in range(3)]
     for name in names:
         make_topic(lowtide.bootstrap, name, 2)
@@ -66,7 +66,7 @@ def test_a_column_says_which_topic_and_an_option_overrides_it(spark, lowtide, lo
     assert sorted(int(record.value) for record in records(lowtide.bootstrap, names[2])) == list(range(300))
 
 
-def test_a_column_says_which_partition_and_null_leaves_it_to_the_key(spark, lowtide, topic):
+def test_a_column_selects_the_partition_and_null_leaves_it_to_the_key(spark, lowtide, topic):
     frame = spark.range(100).selectExpr(
         "concat('k', id) as key", "cast(id as string) as value", "if(id % 2 = 0, cast(id / 2 % 2 as int), null) as partition"
     )
@@ -115,14 +115,14 @@ def test_what_cannot_be_written_is_named(spark, lowtide, topic, columns, options
 
 
 @pytest.mark.parametrize("codec", list(Compression), ids=lambda codec: codec.name.lower())
-def test_batches_are_compressed_as_the_option_says(spark, lowtide, topic, codec):
+def test_batches_are_compressed_by_the_option(spark, lowtide, topic, codec):
     frame = spark.range(500).selectExpr("repeat('sea ', 100) as value")
     save(frame, lowtide.bootstrap, topic=topic, kafka__compression__type=codec.name.lower())
     assert {header.compression for header in batches(lowtide.data_directory, topic)} == {codec}
     assert {record.value for record in records(lowtide.bootstrap, topic)} == {b"sea " * 100}
 
 
-def test_a_row_larger_than_a_batch_goes_alone_and_one_larger_than_the_topic_takes_is_named(spark, lowtide, topic):
+def test_a_row_larger_than_a_batch_is_sent_alone_and_one_above_the_topic_s_limit_is_named(spark, lowtide, topic):
     frame = spark.sql("select repeat('x', if(id = 3, 900000, 10)) as value from range(0, 10, 1, 1)")
     save(frame, lowtide.bootstrap, topic=topic)
     assert sorted(len(record.value) for record in records(lowtide.bootstrap, topic)) == [10] * 9 + [900_000]
@@ -131,7 +131,7 @@ def test_a_row_larger_than_a_batch_goes_alone_and_one_larger_than_the_topic_take
 
 
 def test_a_worker_keeps_its_producer_from_task_to_task(spark, lowtide, topic):
-    """A broker remembers every producer for a day; a stream of small micro-batches would have it remember thousands."""
+    """A broker remembers every producer for a day; a stream of small micro-batches would make it remember thousands."""
     for _ in range(4):
         save(spark.range(20, numPartitions=2).selectExpr("cast(id as string) as value"), lowtide.bootstrap, topic=topic)
     headers = list(batches(lowtide.data_directory, topic))
@@ -158,7 +158,7 @@ def test_a_stream_writes_each_micro_batch(spark, lowtide, topic, tmp_path: Path)
     assert found == sorted(b"%d-%d" % (part, number) for part in range(2) for number in range(50))
 
 
-def test_a_broker_that_is_killed_while_a_job_writes_gets_nothing_twice(spark, tmp_path: Path):
+def test_a_broker_that_is_killed_while_a_job_writes_receives_nothing_twice(spark, tmp_path: Path):
     with BrokerProcess(tmp_path / "broker") as broker:
         make_topic(broker.address, "numbers", 2)
         frame = spark.range(40_000, numPartitions=2).selectExpr("concat(id, ' ', repeat('x', 1000)) as value")

@@ -1,4 +1,4 @@
-"""What is in a topic, as another client reads it, and its batches as they are on the disk."""
+"""The records of a topic, as another client reads them, and its batches on the disk."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Found(NamedTuple):
 
 
 def records(bootstrap: str, topic: str) -> list[Found]:
-    """All records, partition by partition in their order."""
+    """All records, by partition, in order."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "test", "enable.auto.commit": False, "auto.offset.reset": "error"})
     try:
         partitions = sorted(consumer.list_topics(topic, timeout=LIMIT_S).topics[topic].partitions)

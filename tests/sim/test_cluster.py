@@ -17,25 +17,25 @@ PARTS = 1 if "SEED" in os.environ or SEEDS < 50 else 5
 @pytest.mark.seeds
 @pytest.mark.parametrize("part", range(PARTS))
 def test_no_promise_is_broken(part: int) -> None:
-    """What brokers, disks, clocks, links and the metadata store do to them. Several processes take seeds in turn."""
+    """Under faults of brokers, disks, clocks, links and the metadata store. Several processes take seeds in turn."""
     if "SEED" in os.environ:
         simulate_cluster(int(os.environ["SEED"]))
         return
     first, end = (FIRST_SEED + SEEDS * each // PARTS for each in (part, part + 1))
     for seed, reason, _effects, operations, _virtual_s in search(range(first, end), os.cpu_count() or 1):
         if reason is not None:
-            simulate_cluster(seed)  # It tells its history.
+            simulate_cluster(seed)  # The error has its history.
             pytest.fail(f"seed {seed} isn't the same in every process: {reason}")
         assert operations > 0
 
 
-def test_what_an_unclean_election_loses_is_told_and_the_replicas_are_the_same_again() -> None:
+def test_what_an_unclean_election_loses_is_reported_and_the_replicas_are_equal_again() -> None:
     lost = []
     for seed in range(40):
         cluster = simulate_cluster(seed, unclean=True)
         if cluster.effects["unclean election that lost records"] and cluster.effects["unclean election that took deletes back"]:
             topic = cluster.shared.image.topics["sim"]
-            committed = [cluster.invariants.committed(topic.topic_id, number) for number in range(len(topic.partitions))]
+            committed = [cluster.invariants.promises.committed(topic.topic_id, number) for number in range(len(topic.partitions))]
             assert all(one.batches and not one.is_void for one in committed)
             lost.append(seed)
             break

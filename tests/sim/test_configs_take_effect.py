@@ -1,4 +1,4 @@
-"""Every log runs on a changed configuration when the change is answered, and after a power cut: a whole broker on virtual time."""
+"""Every log uses a changed configuration when the change is answered, and after a power cut: a whole broker on virtual time."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ TEXTS = {
     "cleanup.policy": "compact,delete",
     "min.cleanable.dirty.ratio": "0.25",
     "preallocate": "true",
+    "lowtide.delete.erase": "true",
 }
 FIELDS = [field.name for field in fields(LogConfig)]
 
@@ -39,7 +40,7 @@ async def alter(client: WireClient, kind: ResourceType, name: str, *changes: tup
 
 
 def log_configs(simulation: Simulation) -> set[LogConfig]:
-    """What all logs run on."""
+    """The configurations of all logs."""
     assert simulation.broker is not None
     logs = simulation.broker.log_manager.logs
     assert len(logs) == PARTITIONS
@@ -61,7 +62,7 @@ def play(scenario: Callable[[Simulation, WireClient], Coroutine[Any, Any, None]]
 
 @pytest.mark.parametrize("field", FIELDS)
 def test_each_field_of_a_log_follows_at_once(field: str) -> None:
-    """The topic's key, what is set on all brokers, and what is set on this one; deleted again, the default."""
+    """The topic's key, the value on all brokers, and the value on this one; after deletion, the default."""
     key = next(key for key in TOPIC_KEYS if key.name == field.replace("_", "."))
     broker_key = key.broker_key
     assert broker_key is not None
@@ -82,7 +83,7 @@ def test_each_field_of_a_log_follows_at_once(field: str) -> None:
     play(scenario)
 
 
-def test_the_stronger_place_wins() -> None:
+def test_the_more_specific_value_wins() -> None:
     async def scenario(simulation: Simulation, client: WireClient) -> None:
         await alter(client, TOPIC, "t", ("max.message.bytes", "1"))
         await alter(client, BROKER, "0", ("message.max.bytes", "2"))
@@ -95,7 +96,7 @@ def test_the_stronger_place_wins() -> None:
 
 
 def test_what_was_answered_survives_a_power_cut() -> None:
-    """Also for logs that are made later."""
+    """Also for logs that are created later."""
 
     async def scenario(simulation: Simulation, client: WireClient) -> None:
         await alter(client, TOPIC, "t", ("segment.bytes", "1048576"), ("retention.ms", "5"))
@@ -129,12 +130,25 @@ def test_silent_producers_are_remembered_as_long_as_is_set_now() -> None:
 def test_addresses_have_the_number_of_connections_that_is_set_now() -> None:
     async def scenario(simulation: Simulation, client: WireClient) -> None:
         assert simulation.broker is not None
-        host = simulation.broker._host
+        host = simulation.broker.serving.host
         assert host is not None
         await alter(client, BROKER, "0", ("max.connections.per.ip.overrides", "10.0.0.9:3"))
         assert host.admission.limits.overrides == {"10.0.0.9": 3}
         await alter(client, BROKER, "0", ("max.connections.per.ip.overrides", None))
         assert host.admission.limits.overrides == {}
+
+    play(scenario)
+
+
+def test_connections_wait_above_the_rate_that_is_set_now() -> None:
+    async def scenario(simulation: Simulation, client: WireClient) -> None:
+        assert simulation.broker is not None
+        assert simulation.broker.serving is not None
+        wait_ms = simulation.broker.serving.host._connection_wait_ms  # noqa: SLF001
+        await alter(client, BROKER, "", ("max.connection.creation.rate", "1"))
+        assert max(wait_ms("10.0.0.9", "PLAINTEXT") for _ in range(30)) > 0
+        await alter(client, BROKER, "", ("max.connection.creation.rate", None))
+        assert wait_ms("10.0.0.9", "PLAINTEXT") == 0
 
     play(scenario)
 
@@ -145,6 +159,7 @@ def test_no_key_that_can_be_set_is_left_out() -> None:
     elsewhere = {"max.connections", "max.connections.per.ip", "producer.id.expiration.ms", "log.retention.commitoffset.enable"}
     elsewhere |= {
         "max.connections.per.ip.overrides",
+        "max.connection.creation.rate",
         "log.cleaner.backoff.ms",
         "log.cleaner.dedupe.buffer.size",
         "log.cleaner.io.max.bytes.per.second",

@@ -1,6 +1,6 @@
-"""Brokers whose event loop is held: for less than a session that costs no lease, for more than one it does.
+"""Brokers whose event loop is blocked: for less than a session no lease is lost, for more than one it is.
 
-HELD_SEEDS=n runs so many.
+HELD_SEEDS=n runs that many.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def effects() -> Counter[str]:
     return total
 
 
-def test_a_lease_outlives_every_hold_that_is_shorter_than_the_session() -> None:
+def test_a_lease_survives_every_block_that_is_shorter_than_the_session() -> None:
     seen = effects()
     assert seen["held loop"] > 0
     assert seen[SHORT] == 0

@@ -1,4 +1,4 @@
-"""A producer begins its next transaction while the markers of the one before are on their way to other brokers (KIP-890)."""
+"""A producer begins its next transaction while the markers of the previous one are under way to other brokers (KIP-890)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from lowtide.broker.coordinator.runtime.offsets_topic import GROUP_TOPIC
 from lowtide.broker.coordinator.transactions.marker_sender import MarkerSender
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TRANSACTION_TOPIC
+from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 from lowtide.protocol.messages.end_txn import EndTxnRequest
@@ -23,7 +24,6 @@ from lowtide.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
-from lowtide.protocol.records import build_batch
 from lowtide.runtime.random import Random
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.simulation.chronicle import Chronicle
@@ -37,11 +37,11 @@ COORDINATOR, LEADER = 1, 2
 NONE, CONCURRENT = ErrorCode.NONE, ErrorCode.CONCURRENT_TRANSACTIONS
 COMES_AGAIN = {CONCURRENT, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
 AN_ANSWER_S = 0.03
-"""Enough for a question to the coordinator and its answer, and less than the questions are repeated for."""
+"""Enough for a request to the coordinator and its response, and less than the time for which requests are repeated."""
 
 
 class Cluster:
-    """Three brokers: 1 coordinates transactions, 2 leads the topic, and what groups have read is kept there."""
+    """Three brokers: 1 coordinates transactions, 2 leads the topic, and the groups' offsets."""
 
     def __init__(self, loop: SimulatedLoop, patch: pytest.MonkeyPatch) -> None:
         self.loop = loop
@@ -102,7 +102,7 @@ class Cluster:
             await asyncio.sleep(0.01)
 
     def write(self, *partitions: int) -> Coroutine[Any, Any, list[ErrorCode]]:
-        """Send a batch to each, with the sequence that comes next."""
+        """Send a batch to each, with its next sequence."""
         producer_id, epoch = self.identity
         batch = build_batch(
             [(1, None, b"v", ())], producer_id=producer_id, producer_epoch=epoch, base_sequence=self.sequence, is_transactional=True
@@ -154,8 +154,8 @@ def simulate(patch: pytest.MonkeyPatch, run: Callable[[Cluster], Coroutine[Any, 
 
 @pytest.mark.parametrize("what", ["write", "commit_offset"])
 @pytest.mark.parametrize("is_commit", [True, False])
-def test_what_begins_it_waits_for_the_markers(what: str, is_commit: bool, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: FBT001
-    """The coordinator's first answer is CONCURRENT_TRANSACTIONS, the marker comes, and the write is asked about again."""
+def test_its_first_request_waits_for_the_markers(what: str, is_commit: bool, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: FBT001
+    """The coordinator's first answer is CONCURRENT_TRANSACTIONS, the marker arrives, and the write is verified again."""
 
     async def run(cluster: Cluster) -> None:
         async def act() -> list[ErrorCode]:
@@ -174,7 +174,7 @@ def test_what_begins_it_waits_for_the_markers(what: str, is_commit: bool, monkey
     simulate(monkeypatch, run)
 
 
-def test_any_end_while_markers_are_written_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_end_while_markers_are_written_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run(cluster: Cluster) -> None:
         assert await cluster.write(0) == [NONE]
         cluster.markers.clear()

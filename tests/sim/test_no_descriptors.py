@@ -1,6 +1,6 @@
-"""A process that may open nothing for a while: it refuses, waits and goes on, and never takes that for a broken disk.
+"""A process without free descriptors for a while: it refuses, waits and continues, and never treats that as a disk failure.
 
-DESCRIPTOR_SEEDS=n runs so many.
+DESCRIPTOR_SEEDS=n runs that many.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def test_a_lack_of_descriptors_is_survived() -> None:
     assert effects["no descriptors"] > 0
 
 
-def test_a_lack_of_descriptors_that_counts_as_a_broken_disk_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lack_of_descriptors_that_counts_as_a_disk_failure_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failures, "OUT_OF_RESOURCE", frozenset())
     monkeypatch.setattr(errors, "PASSING", failures.DISK_FULL)
     for seed in range(PLANT_SEEDS):

@@ -1,4 +1,4 @@
-"""A whole broker on virtual time, killed and faulted at any step, by seeds: SEEDS=n runs so many, SEED=n replays one.
+"""A whole broker on virtual time, killed and faulted at any step, by seeds: SEEDS=n runs that many, SEED=n replays one.
 
 A failure names its seed; the same seed gives the same run.
 """
@@ -25,7 +25,7 @@ def seeds() -> list[range]:
 @pytest.mark.seeds
 @pytest.mark.parametrize("chunk", seeds(), ids=lambda chunk: f"seeds {chunk.start}-{chunk.stop - 1}")
 def test_no_promise_is_broken(chunk: range) -> None:
-    """Nothing acknowledged is lost, nothing deleted comes back, no offset has two contents, offsets keep their order."""
+    """Nothing acknowledged is lost, no deleted record returns, no offset has two contents, offsets keep their order."""
     for seed in chunk:
         simulation = simulate(seed)
         assert simulation.checks > 0

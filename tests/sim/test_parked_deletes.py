@@ -1,4 +1,4 @@
-"""What the checker of deletes takes a leader to have heard."""
+"""Which followers the checker of deletes counts as having reported."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ TOPIC: Any = SimpleNamespace(topic_id=TOPIC_ID, partitions=[SimpleNamespace(repl
 
 
 def leader_of(followers: dict[int, Any]) -> Any:
-    """A broker that leads one partition and has heard these followers just now."""
+    """A broker that leads one partition and has just received fetches of these followers."""
     leadership = SimpleNamespace(followers=followers, lag_time_max_ms=1000)
     partition = SimpleNamespace(leadership=leadership, topic_id=TOPIC_ID, leader_epoch=0)
     image = SimpleNamespace(broker_epoch=lambda _: 5, may_be_in_sync=lambda *_: True)
     clock = SimpleNamespace(monotonic_ms=lambda: 0)
     empty = SimpleNamespace(_purgatory=SimpleNamespace(_buckets={}))
     return SimpleNamespace(
-        replicas=SimpleNamespace(image=image, partitions={("t", 0): partition}, deletes=empty, log_starts=empty),
+        replicas=SimpleNamespace(image=image, partitions={("t", 0): partition}, waiting=SimpleNamespace(deletes=empty, log_starts=empty)),
         _ports=SimpleNamespace(clock=clock),
     )
 
 
-def test_a_replica_that_was_taken_away_and_given_back_has_to_be_heard_anew() -> None:
-    """It begins with an empty log, and its leader may not know yet that it is back: nobody has to wait for it."""
+def test_a_replica_that_was_removed_and_added_again_has_to_report_again() -> None:
+    """It begins with an empty log, and its leader may not know yet that it returned: no delete has to wait for it."""
     heard = SimpleNamespace(broker_epoch=5, has_fetched_within=lambda *_: True)
     machine: Any = SimpleNamespace(broker_id=LEADER, broker=leader_of({FOLLOWER: heard}), is_running=True)
     parked = ParkedDeletes({LEADER: machine}, Chronicle(lambda: 0.0))

@@ -1,6 +1,6 @@
-"""The metadata store is put back to a backup, with all brokers up, some or none, and brought forward: nothing acknowledged is lost by it.
+"""The metadata store is restored from a backup, with all brokers up, some or none, and recovered: no acknowledged record or delete is lost.
 
-And bugs planted on purpose in what guards against it: the simulator must find each.
+Bugs planted on purpose in the guards against it: the simulator must find each.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ def simulate(seed: int) -> ClusterSimulation:
     return simulate_cluster(seed, faults=("store restored",), strikes=1, kinds=("partitions",))
 
 
+@pytest.mark.seeds
 def test_no_promise_is_broken_by_a_store_that_is_put_back() -> None:
     ways: Counter[str] = Counter()
     for seed in range(SEEDS):
@@ -43,7 +44,7 @@ async def nothing(*_: Any) -> None:
 
 
 def acts_on_whatever_is_there(patch: Patch) -> None:
-    """Nothing is compared, at a start or on a new connection."""
+    """No state is compared, at a start or on a new connection."""
     is_seen_by_connections(patch)
     patch.setattr(StoreGuard, "check", nothing)
     patch.setattr(StoreGuard, "check_connection", nothing)
@@ -55,18 +56,18 @@ def is_seen_by_connections(patch: Patch) -> None:
 
 
 def does_not_ask_for_the_raft_log(patch: Patch) -> None:
-    """A broker that was away when the backup was made can't see it otherwise."""
+    """Without the raft log, a broker that was down when the backup was made cannot detect the restore."""
     patch.setattr(StoreLink, "_check_connection", lambda _self: None)
     patch.setattr(StoreGuard, "_check_surplus", nothing)
 
 
 def directories_remember_nothing(patch: Patch) -> None:
-    """A store whose files were put back can't be known otherwise, once all brokers are down."""
+    """Without the copies, a store whose files were restored cannot be detected after all brokers were down."""
     patch.setattr(lifecycle, "read_copies", lambda *_: {})
 
 
 def recovers_from_the_oldest_copy(patch: Patch) -> None:
-    """Who was in sync once isn't who has what was acknowledged."""
+    """A replica that was in sync once may lack acknowledged records."""
 
     def oldest(facts: list[recovery.BrokerFacts]) -> tuple[int, MetadataCopy]:
         copies = [(each.read_copy().revision, each.broker_id, each) for each in facts]
@@ -76,8 +77,8 @@ def recovers_from_the_oldest_copy(patch: Patch) -> None:
     patch.setattr(recovery, "newest_copy", oldest)
 
 
-def recovers_whoever_is_in_sync_by_an_earlier_word(patch: Patch) -> None:
-    """Every replica counts as in sync, and the shortest log as the best."""
+def recovers_every_replica_as_in_sync(patch: Patch) -> None:
+    """Every replica counts as in sync, and the shortest log is preferred."""
 
     def recovered(_image: Any, _topic_id: Any, _number: int, state: Any, _now: Any, logs: Any) -> Any:
         shortest = min(logs, key=lambda broker_id: (logs[broker_id].leader_epoch, logs[broker_id].log_end_offset))
@@ -93,7 +94,7 @@ PLANTED = [
     does_not_ask_for_the_raft_log,
     directories_remember_nothing,
     recovers_from_the_oldest_copy,
-    recovers_whoever_is_in_sync_by_an_earlier_word,
+    recovers_every_replica_as_in_sync,
 ]
 
 

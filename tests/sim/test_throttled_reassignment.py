@@ -1,4 +1,4 @@
-"""A partition with data is moved under a throttle, on virtual time: it takes about its bytes by the rate, deletes don't."""
+"""A partition with data is moved under a throttle, on virtual time: it takes about bytes / rate, and deletes take no longer."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -17,7 +18,6 @@ from lowtide.protocol.messages.alter_partition_reassignments import (
 from lowtide.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from lowtide.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from lowtide.protocol.records import build_batch
 from lowtide.runtime.random import Random
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.simulation.chronicle import Chronicle
@@ -98,15 +98,15 @@ class Cluster:
 
 
 @pytest.mark.parametrize("side", ["leader", "follower", "both"])
-def test_a_move_takes_about_its_bytes_by_the_rate(side: str) -> None:
+def test_a_move_takes_about_its_bytes_over_the_rate(side: str) -> None:
     async def main(loop: SimulatedLoop) -> None:
         sides = {"leader": ("leader",), "follower": ("follower",), "both": ("leader", "follower")}[side]
         cluster = Cluster(loop, **{f"{each}_replication_throttled_rate": str(RATE) for each in sides})
         named = {"leader_replication_throttled_replicas": "0:1,0:2", "follower_replication_throttled_replicas": "0:3"}
         began = loop.time()
         await cluster.begin(**named)
-        assert loop.time() - began < NEEDS_S / 2, "who is in sync isn't slowed down"
-        await asyncio.sleep(15)  # What was written is out of the windows.
+        assert loop.time() - began < NEEDS_S / 2, "a replica in sync is not slowed down"
+        await asyncio.sleep(15)  # The written bytes have left the windows.
         await cluster.reassign(1, 3)
         assert 0.75 < await cluster.until_moved(1, 3) / NEEDS_S < 1.25
 
@@ -124,7 +124,7 @@ def test_without_a_throttle_it_is_quick() -> None:
 
 
 def test_a_delete_during_a_throttled_move_is_quick() -> None:
-    """The replica that is added has to have it too, and hears of it though it may have no records now."""
+    """The added replica must have it too, and receives it though it may not receive records now."""
 
     async def main(loop: SimulatedLoop) -> None:
         cluster = Cluster(loop, follower_replication_throttled_rate=str(RATE))
@@ -136,7 +136,7 @@ def test_a_delete_during_a_throttled_move_is_quick() -> None:
             await cluster.delete(offset)
             assert loop.time() - before < 0.05
             await asyncio.sleep(0.3)
-        assert 3 not in cluster.state.isr, "it is still on its way"
+        assert 3 not in cluster.state.isr, "it is still catching up"
         await cluster.until_moved(1, 3)
 
     run_simulation(main, 1)

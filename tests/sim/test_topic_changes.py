@@ -1,7 +1,7 @@
-"""Topics made, grown and deleted by many clients at once, and by brokers that die meanwhile, on virtual time.
+"""Topics created, grown and deleted by many clients at once, with brokers that fail meanwhile, on virtual time.
 
-Of those who want the same thing one gets it, and the others are told what they would have been told had they come later; those who want
-different things all get them. Growth is whole or has not happened, whenever the power goes.
+Of equal requests one succeeds, and the others get the response of a later request; different requests all succeed. Growth is complete or
+has not happened, for a power cut at any time.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
+from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.create_partitions import CreatePartitionsAssignment, CreatePartitionsRequest, CreatePartitionsTopic
 from lowtide.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from lowtide.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from lowtide.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from lowtide.protocol.records import build_batch
 from lowtide.runtime.simulated_loop import SimulatedLoop
 from lowtide.simulation.broker_simulation import Simulation
 from lowtide.simulation.client import ConnectionLostError, WireClient
@@ -28,7 +28,7 @@ MANY = 8
 TIMEOUT_MS = 30_000
 
 DURABLE = [CreatableTopicConfig(name="flush.messages", value="1")]
-"""So that what was acknowledged outlives the power."""
+"""So that acknowledged records survive a power cut."""
 
 Scenario = Callable[[Simulation], Coroutine[Any, Any, None]]
 
@@ -99,8 +99,8 @@ async def clients(simulation: Simulation) -> list[WireClient]:
     return [await simulation.connect() for _ in range(MANY)]
 
 
-def test_of_many_who_create_one_topic_one_succeeds() -> None:
-    """The others hear that it exists, and not that they should try again."""
+def test_of_many_creations_of_one_topic_one_succeeds() -> None:
+    """The others receive TOPIC_ALREADY_EXISTS, and no retriable error."""
 
     async def scenario(simulation: Simulation) -> None:
         codes = await asyncio.gather(*(create(client, "t", 250) for client in await clients(simulation)))
@@ -118,7 +118,7 @@ def test_topics_of_different_names_are_all_created() -> None:
 
 
 def test_names_that_collide_are_not_both_created() -> None:
-    """`a.b` and `a_b` are the same to metrics; at the same moment too."""
+    """`a.b` and `a_b` have the same metric name; also for concurrent requests."""
 
     async def scenario(simulation: Simulation) -> None:
         codes = await asyncio.gather(
@@ -129,8 +129,8 @@ def test_names_that_collide_are_not_both_created() -> None:
     simulated(scenario)
 
 
-def test_of_many_who_delete_one_topic_one_succeeds() -> None:
-    """Those who name it are told that there is no such topic, those who have its id that there is no such id."""
+def test_of_many_deletions_of_one_topic_one_succeeds() -> None:
+    """Requests by name receive an unknown topic, requests by id an unknown id."""
 
     async def scenario(simulation: Simulation) -> None:
         everybody = await clients(simulation)
@@ -146,7 +146,7 @@ def test_of_many_who_delete_one_topic_one_succeeds() -> None:
 
 
 def test_a_topic_that_several_grow_has_the_largest_count() -> None:
-    """Whoever comes after a larger growth is told that its count is no increase."""
+    """A request after a larger growth receives that its count is no increase."""
 
     async def scenario(simulation: Simulation) -> None:
         everybody = await clients(simulation)
@@ -163,7 +163,7 @@ def test_a_topic_that_several_grow_has_the_largest_count() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_growth_and_deletion_at_once(seed: int) -> None:
-    """Both orders are possible; nothing is left of a topic that was deleted, so that its name begins anew."""
+    """Both orders are possible; a deleted topic leaves nothing, so that its name can be reused."""
 
     async def scenario(simulation: Simulation) -> None:
         first, second, third = (await clients(simulation))[:3]
@@ -178,8 +178,8 @@ def test_growth_and_deletion_at_once(seed: int) -> None:
     simulated(scenario, seed)
 
 
-def test_new_partitions_are_served_when_they_are_answered_and_outlive_the_power() -> None:
-    """A client may produce to them at once; what they hold is there after the machine comes back."""
+def test_new_partitions_are_served_when_they_are_answered_and_survive_a_power_cut() -> None:
+    """A client may produce to them at once; their records are there after the machine restarts."""
 
     async def scenario(simulation: Simulation) -> None:
         client = await simulation.connect()
@@ -205,8 +205,8 @@ def test_new_partitions_are_served_when_they_are_answered_and_outlive_the_power(
     simulated(scenario)
 
 
-def test_growth_is_whole_or_has_not_happened_when_the_broker_dies() -> None:
-    """Wherever in the three steps of 250 partitions that is. Then the topic grows on, by less and by more than was attempted."""
+def test_growth_is_whole_or_has_not_happened_when_the_broker_fails() -> None:
+    """At any of the three steps of 250 partitions. Then the topic grows again, by fewer and by more partitions than attempted."""
     found: set[tuple[int, int]] = set()
 
     async def scenario(simulation: Simulation, seed: int) -> None:
@@ -224,7 +224,7 @@ def test_growth_is_whole_or_has_not_happened_when_the_broker_dies() -> None:
         client = await simulation.connect()
         count = await partition_count(client, "t")
         found.add((count, on_disk))
-        assert len(partition_keys(simulation)) == count, "what an earlier controller left behind is swept"
+        assert len(partition_keys(simulation)) == count, "the remains of an earlier controller are swept"
         assert await grow(client, "t", count + 2) == ErrorCode.NONE
         assert [await produce(client, "t", partition) for partition in range(count + 2)] == [ErrorCode.NONE] * (count + 2)
         assert await grow(client, "t", 300) == ErrorCode.NONE
@@ -237,7 +237,7 @@ def test_growth_is_whole_or_has_not_happened_when_the_broker_dies() -> None:
 
 
 def test_without_time_nothing_is_done() -> None:
-    """A timeout of 0 or less is over at once, whatever is asked: so it is in Kafka."""
+    """A timeout of 0 or less expires at once, for any request, as in Kafka."""
 
     async def scenario(simulation: Simulation) -> None:
         client = await simulation.connect()

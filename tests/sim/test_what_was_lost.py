@@ -1,11 +1,13 @@
-"""What the checkers of a cluster let pass where records were lost that nothing was promised of, and what they don't."""
+"""What the checkers of a cluster accept where records without a promise were lost, and what they do not accept."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
 
-from lowtide.protocol.records import ControlRecordType, build_batch, build_end_transaction_marker, iterate_batches
+from lowtide.protocol.batch_building import build_batch
+from lowtide.protocol.control_records import ControlRecord, ControlRecordType, build_end_transaction_marker
+from lowtide.protocol.records import iterate_batches
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.clock import SIMULATION_WALL_START_MS
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
@@ -47,7 +49,7 @@ def append_transactional(log: Log, producer_id: int) -> None:
 
 
 def committed_in(log: Log, *, after_a_loss: bool) -> CommittedTransactions:
-    """What is read anew from the log start on."""
+    """The transactions that are read again from the log start on."""
     committed = CommittedTransactions()
     if after_a_loss:
         committed.void()
@@ -73,13 +75,13 @@ def log_with_a_transaction_below_its_start() -> Log:
 
 
 def test_a_transaction_whose_marker_was_lost_may_hold_the_stable_offset_at_the_log_start() -> None:
-    """Its coordinator has lost it too, and its records were deleted since: none is left to tell of it."""
+    """Its coordinator has lost it too, and its records were deleted since: none is left to show it."""
     log = log_with_a_transaction_below_its_start()
     assert log.last_stable_offset == 1
     assert committed_in(log, after_a_loss=True).check(log) is None
 
 
-def test_nothing_holds_it_where_nothing_was_lost() -> None:
+def test_nothing_holds_it_without_a_loss() -> None:
     log = log_with_a_transaction_below_its_start()
     wrong = committed_in(log, after_a_loss=False).check(log)
     assert wrong is not None
@@ -90,16 +92,15 @@ def test_after_a_loss_a_transaction_that_has_ended_holds_nothing() -> None:
     log = log_with_a_transaction_below_its_start()
     committed = committed_in(log, after_a_loss=True)
     marker = build_end_transaction_marker(
-        ControlRecordType.ABORT,
+        ControlRecord(ControlRecordType.ABORT, 0),
         timestamp_ms=NOW_MS,
         producer_id=HUNG,
         producer_epoch=0,
-        coordinator_epoch=0,
         base_offset=log.log_end_offset,
     )
     for _, header in iterate_batches(marker):
         committed.note(header)
-    assert committed.check(log) is None, "its marker isn't committed"
+    assert committed.check(log) is None, "its marker is not committed"
     append_record(log)
     assert committed.check(log) is not None
 
@@ -122,8 +123,8 @@ def test_after_a_loss_open_transactions_hold_the_offset_where_they_begin() -> No
     assert committed.check(told) is not None
 
 
-def test_a_segment_is_overdue_by_the_records_that_it_has() -> None:
-    """Records below the log start may be others than those that clients saw there: these were lost."""
+def test_a_segment_is_overdue_by_its_own_records() -> None:
+    """Records below the log start may differ from those that clients read there, because those were lost."""
 
     def load() -> KeptLoad:
         never: Any = None

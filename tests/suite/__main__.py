@@ -21,20 +21,23 @@ from pathlib import Path
 
 import msgspec
 
+from tests.bytecode import with_bytecode
+
 from .lanes import AT_ONCE, Lane, Part, lanes
 from .report import LaneState, counts, progress_line, summary, what_is_left
 from .state import VARIABLE
 
 ROOT = Path(__file__).resolve().parents[2]
 LOGS = ROOT / "build/tests"
+BYTECODE = ROOT / "build/bytecode"
 PROGRESS_EVERY_S = 9.0
 POLL_S = 0.2
 STOP_S = 30.0
-"""For an interrupted lane to stop its brokers, before it is killed."""
+"""The time for an interrupted lane to stop its brokers, before it is killed."""
 
 
 def heed_interrupts() -> None:
-    """In a process that is about to become a lane. One that a shell started in the background ignores Ctrl-C, and so would its lanes."""
+    """Called in a process that becomes a lane. A process that a shell started in the background ignores Ctrl-C, and so would its lanes."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -53,7 +56,7 @@ class Running:
     def start(cls, lane: Lane, folder: Path, seed: int) -> Running:
         log, state_file = (folder / f"{lane.name.replace(', ', '-').replace(' ', '-')}.{suffix}" for suffix in ("log", "json"))
         state_file.unlink(missing_ok=True)
-        env = {**os.environ, **lane.env, VARIABLE: str(state_file)}
+        env = with_bytecode({**os.environ, **lane.env, VARIABLE: str(state_file)}, BYTECODE)
         command = [str(Path(sys.executable).with_name("pytest")), *lane.options(seed)]
         with log.open("wb") as output:
             process = subprocess.Popen(
@@ -76,7 +79,7 @@ class Running:
             return LaneState()
 
     def tell(self) -> None:
-        """Print new failures, and the whole log when the lane ended badly."""
+        """Print new failures, and the whole log if the lane failed."""
         failed = self.state().failed
         for node_id in failed[self.shown_failures :]:
             print(f"FAILED {node_id}", flush=True)
@@ -99,7 +102,7 @@ class Running:
 
 
 def run(plan: list[Lane], at_once: int, seed: int, folder: Path) -> tuple[list[Running], float]:
-    """All lanes to their ends. Returns them, and the seconds that they took."""
+    """Run all lanes. Returns them, and the seconds that they took."""
     waiting, started = deque(plan), list[Running]()
     began_s = told_s = time.monotonic()
     try:

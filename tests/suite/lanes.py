@@ -1,7 +1,7 @@
 """Which pytest processes make a part of the suite: `make test`, `make test-rest`, both as `make test-all`. Values only.
 
-A lane is one pytest process, which may have workers (pytest-xdist). Tests of one process keep a core busy, those of real brokers wait most
-of the time: lanes of both kinds run side by side. Lanes begin in the order of the list, as many at a time as `AT_ONCE` says.
+A lane is one pytest process, which may have workers (pytest-xdist). Tests in one process keep a core busy, those of real brokers wait most
+of the time: lanes of both kinds run side by side. Lanes start in the order of the list, `AT_ONCE` at a time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import Enum
 
 
 class Part(Enum):
-    """What of the suite runs."""
+    """The part of the suite that runs."""
 
     TEST = "test"
     REST = "rest"
@@ -22,13 +22,16 @@ class Part(Enum):
 
 AT_ONCE = 4
 
-TASTE_ONLY, FULL_ONLY = "not full", "full or seeds"
-"""Marker expressions: `full` is left by `make test` to `make test-all` (`taste.py`); `seeds` runs in both, each time with other seeds."""
+TASTE_ONLY, FULL_ONLY = "not full", "full or seeds or hypothesis"
+"""Marker expressions: `full` is left by `make test` to `make test-all` (`taste.py`); `seeds` runs in both, each time with other seeds.
+
+Hypothesis marks the tests whose examples it draws: few in `make test`, all in `make test-rest`.
+"""
 
 
 @dataclass(frozen=True)
 class Lane:
-    """One pytest process. `workers` is 1 where tests keep a core busy, or share one Spark."""
+    """One pytest process. `workers` is 1 if tests keep a core busy, or share one Spark."""
 
     name: str
     paths: tuple[str, ...]
@@ -45,18 +48,29 @@ class Lane:
 
 UNIT = ("tests/unit",)
 WHOLE = ("tests/wire", "tests/model", "tests/sim")
-IN_PROCESS = (*UNIT, *WHOLE)
+SIMULATED = ("tests/sim",)
+CALCULATED = ("tests/unit", "tests/wire", "tests/model")
 SOCKETS = ("tests/chaos", "tests/clients")
 PIPELINE = ("tests/pipeline",)
 DEBUGGED = ("tests/unit/broker", "tests/unit/metadata", "tests/unit/runtime", "tests/sim")
 PURE = ("tests/unit", "tests/wire", "tests/clients")
 
 FEW_SEEDS, SEEDS = 20, 200
-FEW_CLUSTER_SEEDS, CLUSTER_SEEDS = 8, 200
+FEW_CLUSTER_SEEDS, CLUSTER_SEEDS = 6, 200
+
+
+FEW_EXAMPLES = {"EXAMPLES_PERCENT": "25"}
+"""What tests of tests/unit and tests/wire read from their environment (`tests/examples.py`)."""
+
+FEW_RESTORES = {"RESTORE_SEEDS": "10"}
+"""Of the metadata store, what tests/sim reads from it."""
+
+FEW_ROUNDS = {"ROUNDS": "2", "SECONDS_OF_TRANSFER": "3", "FRAMES": "3000"}
+"""What tests/chaos reads from it: how often a broker is killed under load, for how long money is moved, how many frames are damaged."""
 
 
 def seeds(first: int, end: int, first_cluster: int, end_cluster: int) -> dict[str, str]:
-    """What tests/sim reads from its environment."""
+    """The variables that tests/sim reads."""
     return {
         "FIRST_SEED": str(first),
         "SEEDS": str(end - first),
@@ -67,23 +81,24 @@ def seeds(first: int, end: int, first_cluster: int, end_cluster: int) -> dict[st
 
 def lanes(part: Part, cores: int) -> list[Lane]:
     """The lanes of a part on a machine of so many cores. `REST` continues the seeds of `TEST`."""
-    few = seeds(0, FEW_SEEDS, 0, FEW_CLUSTER_SEEDS)
+    few = seeds(0, FEW_SEEDS, 0, FEW_CLUSTER_SEEDS) | FEW_RESTORES
     more = seeds(FEW_SEEDS, SEEDS, FEW_CLUSTER_SEEDS, CLUSTER_SEEDS)
     waiting = cores + 1
-    debug = Lane("asyncio debug mode", DEBUGGED, TASTE_ONLY, env={"PYTHONASYNCIODEBUG": "1", **few})
-    pure = Lane("without the compiled walk", PURE, env={"LOWTIDE_PURE": "1"}, workers=2)
+    debug = Lane("asyncio debug mode", DEBUGGED, TASTE_ONLY, env={"PYTHONASYNCIODEBUG": "1", **few, **FEW_EXAMPLES})
+    pure = Lane("without the compiled walk", PURE, TASTE_ONLY, env={"LOWTIDE_PURE": "1", **FEW_EXAMPLES, **FEW_ROUNDS}, workers=2)
     match part:
         case Part.TEST:
             return [
                 Lane("pipeline", PIPELINE, TASTE_ONLY),
-                Lane("real brokers", SOCKETS, TASTE_ONLY, workers=waiting),
-                Lane("unit", UNIT, TASTE_ONLY),
-                Lane("wire, model, sim", WHOLE, TASTE_ONLY, env=few),
+                Lane("real brokers", SOCKETS, TASTE_ONLY, env=FEW_ROUNDS, workers=waiting),
+                Lane("unit", UNIT, TASTE_ONLY, env=FEW_EXAMPLES),
+                Lane("wire, model, sim", WHOLE, TASTE_ONLY, env={**few, **FEW_EXAMPLES}),
             ]
         case Part.REST:
             return [
                 Lane("real brokers", SOCKETS, FULL_ONLY, workers=waiting),
-                Lane("in process", IN_PROCESS, FULL_ONLY, env=more),
+                Lane("sim", SIMULATED, FULL_ONLY, env=more),
+                Lane("unit, wire, model", CALCULATED, FULL_ONLY),
                 Lane("pipeline", PIPELINE, FULL_ONLY),
                 debug,
                 pure,
@@ -91,7 +106,8 @@ def lanes(part: Part, cores: int) -> list[Lane]:
         case Part.ALL:
             return [
                 Lane("real brokers", SOCKETS, workers=waiting),
-                Lane("in process", IN_PROCESS, env=seeds(0, SEEDS, 0, CLUSTER_SEEDS)),
+                Lane("sim", SIMULATED, env=seeds(0, SEEDS, 0, CLUSTER_SEEDS)),
+                Lane("unit, wire, model", CALCULATED),
                 Lane("pipeline", PIPELINE),
                 debug,
                 pure,

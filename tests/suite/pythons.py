@@ -1,8 +1,8 @@
-"""`python -m tests.suite.pythons 3.11 3.12 ...`: unit and wire tests under each version of Python, each in an environment of its own.
+"""`python -m tests.suite.pythons 3.11 3.12 ...`: unit and wire tests under each version of Python, each in its own environment.
 
-An interpreter is looked for under its name (`python3.12`), among pyenv's versions, and with uv, which may download it. The environments are
-`build/pythons/VERSION`. Every version that can be had runs, whatever the others do; at the end each has a line, and those that are missing
-say where they were looked for. Returns 0 when all ran and passed, 1 when tests failed, 2 when only interpreters are missing.
+An interpreter is searched by its name (`python3.12`), among pyenv's versions, and with uv, which may download it. The environments are
+`build/pythons/VERSION`. Every available version runs, independently of the others; at the end each has a line, and missing ones
+list where they were searched. Returns 0 when all ran and passed, 1 when tests failed, 2 when only interpreters are missing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LOOKED = "no python{0} on the PATH that starts, none of pyenv's, and uv has none
 
 
 def output(*command: str) -> str:
-    """What a command prints, or nothing if it can't be run or fails."""
+    """The output of a command, or nothing if it cannot be run or fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError:
@@ -38,7 +38,7 @@ def newest(folders: Sequence[Path]) -> list[Path]:
 
 
 def interpreter(version: str) -> str | None:
-    """A program that is this version."""
+    """A program of this version."""
     root = output("pyenv", "root")
     found = [f"python{version}", sys.executable]
     found += [str(path / "bin/python") for path in newest(list(Path(root, "versions").glob(f"{version}.*")))] if root else []
@@ -54,7 +54,7 @@ def interpreter(version: str) -> str | None:
 
 
 def passes(version: str, program: str) -> bool:
-    """Make its environment if there is none, install what tests need, run them. Everything is printed."""
+    """Create its environment if there is none, install what tests need, run them. Everything is printed."""
     environment = ENVIRONMENTS / version
     python = environment / "bin/python"
     if not is_version(str(python), version):

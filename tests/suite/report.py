@@ -1,7 +1,6 @@
-"""What a run of the suite reports: a line of progress, and a summary at the end. Values only.
+"""The reports of a run of the suite: a line of progress, and a summary at the end. Values only.
 
-Each lane keeps its `LaneState` in a file (`state.py`); the program that runs the lanes reads those files and prints what is made of them
-here.
+Each lane keeps its `LaneState` in a file (`state.py`); the program that runs the lanes reads those files and prints the lines from here.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ OUTCOMES = ("passed", "failed", "skipped")
 
 
 class LaneState(msgspec.Struct):
-    """How far a lane is. Keys of `seconds`, `outcomes` and `left` are folders of tests/; times are of the machine's monotonic clock."""
+    """The progress of a lane. Keys of `seconds`, `outcomes` and `left` are folders of tests/; times are of the monotonic clock."""
 
     total: int = 0
     done: int = 0
@@ -80,7 +79,7 @@ def summary(states: Sequence[LaneState], elapsed_s: float) -> list[str]:
 
 
 def what_is_left(states: Sequence[LaneState]) -> str:
-    """What `make test-all` adds to `make test`."""
+    """The tests that `make test-all` adds to `make test`."""
     left = Counter[str]()
     for state in states:
         left.update(state.left)

@@ -1,6 +1,6 @@
-"""A pytest plugin: keep how far this process is in the file that `TEST_STATE` names, for the program that runs several lanes.
+"""A pytest plugin: keep the progress of this process in the file that `TEST_STATE` names, for the program that runs several lanes.
 
-With workers (pytest-xdist) the process that distributes the tests keeps the file; workers only report how many tests they left out.
+With workers (pytest-xdist) the process that distributes the tests keeps the file; workers only report the number of deselected tests.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WRITE_EVERY_S = 0.5
 
 
 class StateKeeper:
-    """Registered by `tests/conftest.py` where the variable is set."""
+    """Registered by `tests/conftest.py` if the variable is set."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -89,7 +89,7 @@ class StateKeeper:
 
 
 class LeftOut:
-    """Registered in workers: the tests that the marker expression left out, for the process that keeps the file."""
+    """Registered in workers: the tests that the marker expression deselected, for the process that keeps the file."""
 
     def __init__(self, output: dict[str, Any]) -> None:
         self._output = output
@@ -100,7 +100,7 @@ class LeftOut:
 
 
 def register(config: pytest.Config) -> None:
-    """Errors: none; without the variable nothing is kept."""
+    """Errors: none; without the variable no file is kept."""
     worker_output = getattr(config, "workeroutput", None)
     if worker_output is not None:
         config.pluginmanager.register(LeftOut(worker_output), "lowtide-left-out")

@@ -1,4 +1,4 @@
-"""The door for contributors: recipes name tests that exist, the workflow and the hooks call targets that exist."""
+"""Pages and files for contributors: recipes name tests that exist, the workflow and the hooks call targets that exist."""
 
 from __future__ import annotations
 
@@ -13,14 +13,20 @@ from lowtide.metadata import keys
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+SECURITY = (ROOT / "docs/security.md").read_text(encoding="utf-8")
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(("path", "name"), re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", RECIPES))
-def test_a_test_that_a_recipe_names_exists(path: str, name: str):
-    """A recipe is true as long as its tests hold it."""
+@pytest.mark.parametrize(("path", "name"), re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", RECIPES + SECURITY))
+def test_a_test_that_a_page_names_exists(path: str, name: str):
+    """A recipe is correct as long as its tests check it, and a defect is held off by the test beside it."""
     tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
     assert name in {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+@pytest.mark.parametrize("path", re.findall(r"`(tests/[\w/]+\.py)`", RECIPES + SECURITY))
+def test_a_file_of_tests_that_a_page_names_exists(path: str):
+    assert (ROOT / path).is_file()
 
 
 def test_the_five_recipes_are_there():
@@ -34,7 +40,7 @@ def test_the_five_recipes_are_there():
 
 
 def test_the_table_of_metadata_names_every_key():
-    """The docstring of `metadata/keys.py` says of each key what its value is and how long it lives."""
+    """The docstring of `metadata/keys.py` has the value and the lifetime of each key."""
     assert keys.__doc__ is not None
     names = {value.decode() for name, value in vars(keys).items() if name.isupper() and isinstance(value, bytes)}
     assert len(names) > 15
@@ -52,7 +58,7 @@ def test_the_workflow_runs_what_ci_runs():
 
 
 def test_the_hooks_fetch_nothing():
-    """They are commands of this tree, so a commit needs no network."""
+    """They are local commands, so a commit needs no network."""
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"]
     assert [repository["repo"] for repository in hooks] == ["local"]
     for hook in hooks[0]["hooks"]:
@@ -61,8 +67,8 @@ def test_the_hooks_fetch_nothing():
 
 
 @pytest.mark.parametrize("form", sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("[!c]*.yml")), ids=lambda path: path.stem)
-def test_a_form_for_issues_is_one(form: Path):
-    """GitHub shows a form only if it has a name, a description and fields with ids of their own."""
+def test_an_issue_form_is_valid(form: Path):
+    """GitHub shows a form only if it has a name, a description and fields with unique ids."""
     content = yaml.safe_load(form.read_text(encoding="utf-8"))
     assert content["name"]
     assert content["description"]

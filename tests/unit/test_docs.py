@@ -1,4 +1,4 @@
-"""The documentation says what the code does: keys, API versions, links, and examples that are Python."""
+"""The documentation agrees with the code: keys, API versions, links, and examples in Python."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from lowtide.broker.config.broker_config import BROKER_KEYS
 from lowtide.broker.config.maximum_versions import api_name
 from lowtide.broker.config.topic_config import TOPIC_KEYS_BY_NAME
 from lowtide.cli.keys import configuration_page
+from lowtide.cli.metrics import metrics_page
 from lowtide.protocol.api_keys import API
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,12 +30,17 @@ def served() -> dict[str, str]:
 
 
 def test_the_page_of_keys_is_what_the_table_says():
-    """`lowtide keys > docs/configuration.md` makes it."""
+    """`lowtide keys > docs/configuration.md` prints it."""
     assert (ROOT / "docs/configuration.md").read_text(encoding="utf-8") == configuration_page()
 
 
+def test_the_page_of_metrics_is_what_the_registry_says():
+    """`lowtide metrics > docs/metrics.md` prints it."""
+    assert (ROOT / "docs/metrics.md").read_text(encoding="utf-8") == metrics_page()
+
+
 def test_keys_without_effect_are_all_named():
-    """Whoever moves from Apache Kafka looks here for what will be missing."""
+    """Users that migrate from Apache Kafka find here what is missing."""
     named = re.findall(r"`([a-z0-9._]+)`", section("Configuration keys without effect"))
     of_topics = [name for name, key in TOPIC_KEYS_BY_NAME.items() if not key.enforced and not key.internal]
     of_brokers = [name for name, key in BROKER_KEYS.items() if not key.enforced and not key.internal]
@@ -42,14 +48,14 @@ def test_keys_without_effect_are_all_named():
 
 
 def test_the_table_of_apis_is_what_is_served():
-    """Each API with its versions, none that isn't there."""
+    """Each API has its versions, and no other API is listed."""
     rows = re.findall(r"^\| (\w+) \| (\d+-\d+) \|", section("APIs"), re.MULTILINE)
     assert dict(rows) == served()
 
 
 @pytest.mark.parametrize("path", HANDLERS, ids=lambda path: path.stem)
 def test_a_handler_begins_with_what_it_does(path: Path):
-    """API and versions, behaviour, errors and KIPs stand at its top, and the versions are those that are served."""
+    """API and versions, behaviour, errors and KIPs are at its top, and the versions are those that are served."""
     text = path.read_text(encoding="utf-8").partition('"""')[2].partition('"""')[0]
     first = re.match(r"(\w+): v(\d+)-v(\d+)[.,]", text)
     assert first is not None, "the first line is `Name: vLOW-vHIGH.`"
@@ -65,14 +71,14 @@ def test_a_handler_begins_with_what_it_does(path: Path):
 
 
 def test_every_api_has_a_handler():
-    """What is declared and not served would be documented for nothing."""
+    """An API that is declared and not served would be documented in vain."""
     names = {path.read_text(encoding="utf-8").partition('"""')[2].partition(":")[0] for path in HANDLERS}
     assert names == set(served())
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path):
-    """A file that moved takes its links along."""
+    """When a file moves, its links must change."""
     text = page.read_text(encoding="utf-8")
     headings = {re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-") for title in re.findall(r"^#+ (.+)$", text, re.MULTILINE)}
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
@@ -86,7 +92,7 @@ def test_files_that_pages_name_exist():
     """`storage/log/log.py` in a page is a file."""
     for page in PAGES:
         for name in re.findall(
-            r"`((?:admin|broker|cli|docs|examples|metadata|pipeline|protocol|replication|runtime|simulation|storage|testing|tests|demo)/[\w/]+\.\w+)`",
+            r"`((?:admin|broker|cli|console|docs|examples|metadata|pipeline|protocol|replication|runtime|simulation|storage|testing|tests|demo)/[\w/]+\.\w+)`",
             page.read_text(),
         ):
             assert (ROOT / name).exists(), f"{page.name}: {name}"
@@ -108,21 +114,21 @@ def names_in(path: Path) -> set[str]:
 
 
 def named_code() -> list[tuple[str, str, str]]:
-    """What pages name as `folder/module.py:Class.method`: page, path, name."""
+    """Names on pages of the form `folder/module.py:Class.method`: page, path, name."""
     pattern = re.compile(r"`([\w/]+\.py):([A-Za-z_][\w.]*)`")
     return [(str(page.relative_to(ROOT)), path, name) for page in PAGES for path, name in pattern.findall(page.read_text(encoding="utf-8"))]
 
 
 @pytest.mark.parametrize(("page", "path", "name"), named_code())
 def test_functions_that_pages_name_exist(page: str, path: str, name: str):
-    """A page that explains a failure names the function; one that was renamed takes the page along."""
+    """A page that explains a failure names the function; when it is renamed, the page must change."""
     assert (ROOT / path).exists(), path
     assert name in names_in(ROOT / path), f"{path} has no {name}"
 
 
 def test_methods_that_pages_name_without_a_module_exist():
     """`ReplicaManager.settled`: some module has that class, and in it that name."""
-    folders = ("admin", "broker", "metadata", "pipeline", "protocol", "replication", "runtime", "simulation", "storage", "testing")
+    folders = tuple("admin broker console metadata pipeline protocol replication runtime simulation storage testing".split())
     sources = [path.read_text(encoding="utf-8") for folder in folders for path in (ROOT / folder).rglob("*.py")]
     pages = [page for page in PAGES if page.name != "configuration.md"]
     named = {found for page in pages for found in re.findall(r"`([A-Z][a-z]\w+)\.([a-z_]\w+)`", page.read_text(encoding="utf-8"))}
@@ -147,8 +153,8 @@ def test_the_glossary_is_short():
 
 
 def test_modules_in_the_tables_of_rooms_exist():
-    """A table names modules without their folder."""
-    folders = ("admin", "broker", "metadata", "pipeline", "protocol", "replication", "runtime", "simulation", "storage", "testing")
+    """The tables name modules without their folders."""
+    folders = tuple("admin broker console metadata pipeline protocol replication runtime simulation storage testing".split())
     modules = {path.stem for folder in folders for path in (ROOT / folder).rglob("*.py")}
     named = [
         (page.name, name)
@@ -170,7 +176,7 @@ def test_every_room_has_a_page():
 
 
 def test_each_rule_of_deletion_has_tests_that_name_it():
-    """The table answers which test fails without a rule; each file in it speaks of the rule."""
+    """The table answers which test fails without a rule; each file in it mentions the rule."""
     invariants = (ROOT / "docs/invariants.md").read_text(encoding="utf-8")
     page = (ROOT / "docs/rooms/replication.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| (DR\d) \| (.+) \|$", page, re.MULTILINE))
@@ -188,7 +194,7 @@ def _is_between(text: str, number: int) -> bool:
 
 
 def test_the_questions_about_failures_have_pages_of_that_title():
-    """A reader who asks finds the page by its title, and the page names code and tests."""
+    """A reader finds the page by its title, and the page names code and tests."""
     expected = {
         "Where is a delete acknowledged?",
         "A follower returns with an old log start",
@@ -212,7 +218,7 @@ def examples(page: Path) -> list[str]:
 
 
 def test_examples_in_pages_are_python():
-    """They are copied as they stand. (What they do is tested with the clients.)"""
+    """They are copied unchanged. (The client tests check their behaviour.)"""
     blocks = [(page.name, block) for page in PAGES for block in examples(page)]
     assert {"README.md", "quick-start.md", "clusters.md", "durability.md", "testing.md"} <= {name for name, _ in blocks}
     for name, block in blocks:
@@ -231,10 +237,10 @@ def test_every_page_is_in_the_navigation():
 
 
 def test_make_help_explains_every_target():
-    """A target that people may use has a sentence; the README's two are there."""
+    """A public target has a sentence; the two of the README are there."""
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     phony = set(re.search(r"^\.PHONY: (.+)$", makefile, re.MULTILINE)[1].split())  # type: ignore[index]
     explained = set(re.findall(r"^([a-z-]+):.*## \S", makefile, re.MULTILINE))
     asked = "help run test check fmt lint types layers sim chaos clients interop bench demo clean".split()
     assert explained >= set(asked)
-    assert phony - explained == {"kcat", "etcd", "java"}
+    assert phony - explained == {"kcat", "etcd", "java", "chromium"}

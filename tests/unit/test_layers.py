@@ -1,6 +1,6 @@
-"""Imports have no circles: neither between modules nor between rooms, for types only or inside functions included.
+"""Imports have no circles: neither between modules nor between rooms, including imports for types and inside functions.
 
-import-linter (`.importlinter`) says which room may see which; it doesn't find circles between modules of one room.
+import-linter (`.importlinter`) defines which room may import which; it does not find circles between modules of one room.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MODULES = {module_name(path): path for folder in FOLDERS for path in (ROOT / fol
 
 
 def imported(tree: ast.Module) -> set[str]:
-    """Every module of ours that an import statement names, wherever it stands; `from package import module` is one of the module."""
+    """Every module of ours that an import statement names, at any place; `from package import module` counts as an import of the module."""
     found: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -48,7 +48,7 @@ def circle(graph: dict[str, set[str]]) -> list[str] | None:
 GRAPH = {name: imported(ast.parse(path.read_text(encoding="utf-8"))) - {name} for name, path in MODULES.items()}
 
 
-def test_every_folder_is_looked_at() -> None:
+def test_every_folder_is_checked() -> None:
     assert {"broker", "simulation", "storage"} <= set(FOLDERS)
     assert sum(map(len, GRAPH.values())) > 2000
 
@@ -68,18 +68,18 @@ def test_every_form_of_import_counts(source: str) -> None:
 
 
 def test_circles_are_found() -> None:
-    """Were they not, the next test would say nothing."""
+    """Otherwise the next test would prove nothing."""
     assert circle({"a": {"b"}, "b": {"c"}, "c": {"a"}}) is not None
     assert circle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) is None
 
 
 def test_no_modules_import_each_other() -> None:
-    """A module is understood when those that it imports are: for types too."""
+    """A module can be understood after its imports: for types too."""
     assert circle(GRAPH) is None
 
 
-def test_each_room_says_what_it_is() -> None:
-    """What it guards, what it sees, where to begin: in its `__init__`, in a few lines."""
+def test_each_room_has_a_description() -> None:
+    """Its `__init__` says in a few lines what it guards, what it imports, and where to begin."""
     rooms = [path.parent for folder in ("broker", "storage") for path in (ROOT / folder).rglob("__init__.py")]
     assert len(rooms) > 15
     for room in (*rooms, *(ROOT / name for name in ("metadata", "replication", "simulation", "testing"))):

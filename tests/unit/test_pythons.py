@@ -1,4 +1,4 @@
-"""`make test-pythons` finds interpreters where they are, and says which are missing instead of passing without them."""
+"""`make test-pythons` finds installed interpreters, and reports missing ones instead of passing without them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 
 def fake(path: Path, version: str) -> Path:
-    """A program that says that it is this version."""
+    """A program that reports this version."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"#!/bin/sh\necho {version}\n")
     path.chmod(0o755)
@@ -25,7 +25,7 @@ def test_the_python_of_the_tests_is_found():
 
 
 def test_a_program_of_another_version_or_that_does_not_start_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """As a shim is that stands for a version which isn't chosen."""
+    """A pyenv shim of a version that is not selected behaves so."""
     fake(tmp_path / "python9.1", "9.2")
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
     assert pythons.interpreter("9.1") is None

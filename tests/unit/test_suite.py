@@ -1,4 +1,4 @@
-"""The program behind `make test`: every test folder is in a lane, nothing is chosen that isn't there, and a run says what it did."""
+"""The program behind `make test`: every test folder is in a lane, every selected test exists, and a run reports what it did."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests import taste
+from tests import examples, taste
 from tests.suite.lanes import FULL_ONLY, TASTE_ONLY, Lane, Part, lanes
 from tests.suite.report import LaneState, clock, counts, kind_of, progress_line, summary, what_is_left
 
@@ -23,21 +23,37 @@ def paths(part: Part) -> set[str]:
 
 @pytest.mark.parametrize("part", [Part.TEST, Part.REST, Part.ALL])
 def test_every_folder_of_tests_is_in_a_lane(part: Part):
-    """All but those that need Maven or Go."""
+    """All except those that need Maven or Go."""
     assert paths(part) == {f"tests/{name}" for name in TESTED if name != "interop"}
 
 
 def test_test_and_rest_together_are_all():
-    """Marks that exclude nothing together, and seeds that follow each other."""
+    """Together the marks exclude nothing, and the seeds are consecutive."""
     few, rest, everything = (
         [lane for lane in lanes(part, 2) if not set(lane.env) & {"PYTHONASYNCIODEBUG", "LOWTIDE_PURE"}]
         for part in (Part.TEST, Part.REST, Part.ALL)
     )
     assert [{lane.select for lane in part} for part in (few, rest, everything)] == [{TASTE_ONLY}, {FULL_ONLY}, {""}]
-    first, second, whole = (next(lane.env for lane in part if lane.env) for part in (few, rest, everything))
+    first, second, whole = (next(lane.env for lane in part if "SEEDS" in lane.env) for part in (few, rest, everything))
     for begin, count in (("FIRST_SEED", "SEEDS"), ("FIRST_CLUSTER_SEED", "CLUSTER_SEEDS")):
         assert int(first[begin]) + int(first[count]) == int(second[begin])
         assert int(second[begin]) + int(second[count]) == int(whole[begin]) + int(whole[count])
+
+
+def test_what_is_drawn_less_or_killed_less_often_is_done_in_whole_by_the_rest():
+    """The same tests run again, without the numbers that make them short."""
+    for name in ("EXAMPLES_PERCENT", "ROUNDS", "RESTORE_SEEDS", "SECONDS_OF_TRANSFER"):
+        assert any(name in lane.env for lane in lanes(Part.TEST, 2))
+        again = {"PYTHONASYNCIODEBUG", "LOWTIDE_PURE"}
+        whole = [lane for part in (Part.REST, Part.ALL) for lane in lanes(part, 2) if not again & lane.env.keys()]
+        assert not any(name in lane.env for lane in whole)
+    assert {"seeds", "hypothesis"} <= set(FULL_ONLY.split())
+
+
+@pytest.mark.parametrize(("percent", "counts"), [("100", [1, 10, 200]), ("25", [1, 10, 50])])
+def test_some_examples_are_drawn_always(monkeypatch: pytest.MonkeyPatch, percent: str, counts: list[int]):
+    monkeypatch.setattr(examples, "PERCENT", int(percent))
+    assert [examples.examples(count) for count in (1, 10, 200)] == counts
 
 
 def test_lanes_have_names_of_their_own():
@@ -48,7 +64,7 @@ def test_lanes_have_names_of_their_own():
 
 
 @pytest.mark.parametrize("prefix", [*taste.FULL, *taste.SECONDS])
-def test_what_the_table_names_is_there(prefix: str):
+def test_what_the_table_names_exists(prefix: str):
     """A file; and in it the test, if one is named."""
     name, _, test = prefix.partition("::")
     path = ROOT / name
@@ -138,7 +154,7 @@ def pytest_configure(config):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_process_keeps_how_far_it_is(tmp_path: Path, workers: int):
-    """With workers, too: the file has each test once, what was left out, and nothing that still runs."""
+    """This also holds with workers: the file has each test once, the deselected ones, and no running test."""
     folder = tmp_path / "tests/unit"
     folder.mkdir(parents=True)
     (tmp_path / "conftest.py").write_text(CONFTEST)

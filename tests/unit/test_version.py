@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def build_hook() -> ModuleType:
-    """`hatch_build.py`, which is no part of the package."""
+    """`hatch_build.py`, which is not part of the package."""
     spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
     assert spec is not None
     assert spec.loader is not None
@@ -46,13 +46,13 @@ def test_a_version_follows_its_tag(tag: str, distance: int, expected: str):
 
 @pytest.mark.parametrize("tag", ["v1.2", "v1.2.3-final", "vnext"])
 def test_a_tag_of_another_form_fails_the_build(tag: str):
-    """A wheel must not get a version that pip can't compare."""
+    """A wheel must not get a version that pip cannot compare."""
     with pytest.raises(ValueError, match=tag):
         HOOK.version_after(tag, 0, "gabc")
 
 
 def test_a_folder_without_git_has_a_version(tmp_path: Path):
-    """An unpacked archive and a Docker build context have no .git; the repository around them, if there is one, doesn't count."""
+    """An unpacked archive and a Docker build context have no .git; a repository around them is ignored."""
     inner = tmp_path / "inner"
     inner.mkdir()
     git(tmp_path, "init")

@@ -1,4 +1,4 @@
-"""Random messages, made from the construct tree of a message so that a field added to a declaration is tested at once."""
+"""Random messages, built from the construct tree of a message, so that a new field of a declaration is tested at once."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from lowtide.protocol.api_keys import API
-from lowtide.protocol.primitives import Blob, CountedArray, Entity, NullableEntity, Text, fixed_format
+from lowtide.protocol.constructs import Blob, CountedArray, Entity, NullableEntity, Text, fixed_format
 from lowtide.protocol.schema import wire_form
 
 if TYPE_CHECKING:
-    from lowtide.protocol.primitives import AnyConstruct
+    from lowtide.protocol.constructs import AnyConstruct
     from lowtide.protocol.schema import ApiMessage
 
 _RANGES = {"b": 7, "h": 15, "i": 31, "q": 63}
@@ -53,9 +53,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 class RandomMessages:
-    """Makes messages with what is awkward on purpose: nulls, empty and long strings, counts of one and of many, extreme numbers.
+    """Builds messages with difficult values: nulls, empty and long strings, counts of one and of many, extreme numbers.
 
-    With `is_tame` the values are only such as have a meaning: known error codes, times that a calendar has.
+    With `is_tame` all values have a meaning: known error codes, times within the calendar.
     """
 
     def __init__(self, seed: str, *, is_tame: bool = False) -> None:
@@ -63,7 +63,7 @@ class RandomMessages:
         self._is_tame = is_tame
 
     def message(self, case: Case) -> Any:
-        """A message of this class, whose fields that the version lacks have their defaults."""
+        """A message of this class, in which fields that the version lacks have their defaults."""
         return self._entity(wire_form(case.message, case.version), depth=0)
 
     def _entity(self, entity: Entity, depth: int) -> Any:
@@ -89,8 +89,10 @@ class RandomMessages:
             return "".join(rng.choices(_LETTERS, k=size)) if isinstance(content, Text) else rng.randbytes(size)
         return self._number(fixed_format(content), name)
 
-    def _number(self, form: str | None, name: str) -> int | bool | bytes:
+    def _number(self, form: str | None, name: str) -> int | float | bool | bytes:
         rng = self._random
+        if form == "d":
+            return rng.choice((0.0, -1.5, 1e308, rng.random()))
         if form == "16s":
             return rng.randbytes(16)
         if form == "?":
@@ -106,7 +108,7 @@ class RandomMessages:
 
 @pytest.fixture
 def random_messages(request: pytest.FixtureRequest) -> RandomMessages:
-    """Random messages, the same ones in each run of the same test."""
+    """Random messages, equal in each run of the same test."""
     return RandomMessages(request.node.nodeid)
 
 

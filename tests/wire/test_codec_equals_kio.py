@@ -1,6 +1,6 @@
 """The codec agrees with kio, an independent implementation generated from Kafka's own message definitions.
 
-DeleteRecords version 3 (KIP-1343), TxnOffsetCommit version 6 and the requests that only Lowtide has are those that kio cannot know.
+DeleteRecords version 3 (KIP-1343), TxnOffsetCommit version 6 and the requests of Lowtide alone are those that kio cannot have.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from kio.serial import entity_reader, entity_writer
 
 from lowtide.protocol.api_keys import API, FIRST_OF_OURS, ApiKey
 from lowtide.protocol.compiler import codec_for
+from lowtide.protocol.constructs import CountedArray, Entity, NullableEntity
 from lowtide.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
 from lowtide.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
-from lowtide.protocol.primitives import CountedArray, Entity, NullableEntity
 from lowtide.protocol.schema import wire_form
 from lowtide.protocol.types import ZERO_TOPIC_ID
 
@@ -33,7 +33,7 @@ MILLISECOND = dt.timedelta(milliseconds=1)
 
 
 def plain(value: Any) -> Any:
-    """A value of kio's in the form that ours have: milliseconds, lists, sixteen bytes."""
+    """A value of kio in the form of ours: milliseconds, lists, sixteen bytes."""
     if isinstance(value, dt.timedelta):
         return value // MILLISECOND
     if isinstance(value, dt.datetime):
@@ -67,7 +67,7 @@ def assert_same(form: Any, ours: Any, theirs: Any) -> None:
 
 
 def test_same_bytes_and_values_as_kio(case, tame_messages) -> None:
-    """What we encode kio reads to the same values, and writes to the same bytes; what kio writes we read."""
+    """kio reads our bytes to the same values and writes the same bytes; we read what kio writes."""
     if case.api_key >= FIRST_OF_OURS:
         return
     load = load_request_schema if case.message is API[ApiKey(case.api_key)].request else load_response_schema

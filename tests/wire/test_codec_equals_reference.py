@@ -1,4 +1,4 @@
-"""The compiled codec is the construct interpreter, only faster: same bytes, same values, same refusals, for every API and version."""
+"""The compiled codec equals the construct interpreter: same bytes, same values, same refusals, for every API and version."""
 
 from __future__ import annotations
 
@@ -11,22 +11,29 @@ import construct
 import pytest
 
 from lowtide.protocol.compiler import Codec, codec_for, reference_codec
+from lowtide.protocol.constructs import Blob, CountedArray, Entity, TaggedFields
 from lowtide.protocol.errors import ProtocolError, TooManyRowsError
 from lowtide.protocol.first_rows import first_rows
 from lowtide.protocol.messages.delete_records import DeleteRecordsRequest
-from lowtide.protocol.primitives import Blob, CountedArray, Entity, TaggedFields, unsigned_varint
+from lowtide.protocol.primitives import unsigned_varint
 from lowtide.protocol.schema import wire_form
+from tests.examples import examples
 
 ROUNDS = 12
-MUTATIONS = 60
+MUTATIONS = examples(60)
 
 
 def decoded(codec: Codec[Any], frame: bytes) -> Any:
-    """The message, or None when it's refused; any other exception fails the test."""
+    """The message, or None if it is refused; any other exception fails the test."""
     try:
         return codec.decode(frame, 0, len(frame))
     except ProtocolError:
         return None
+
+
+def are_alike(one: Any, other: Any) -> bool:
+    """Whether both are the same; a field of floating point may hold what does not equal itself."""
+    return one == other or repr(one) == repr(other)
 
 
 def test_same_bytes_and_same_values(case, random_messages) -> None:
@@ -43,7 +50,7 @@ def test_same_bytes_and_same_values(case, random_messages) -> None:
 
 
 def test_a_frame_in_the_middle_of_a_buffer(case, random_messages) -> None:
-    """The codec reads from `start` to `end` of bytes, a bytearray or a memoryview, of the whole or of a part."""
+    """The codec reads from `start` to `end` of bytes, a bytearray or a memoryview, whole or in part."""
     codec = codec_for(case.message, case.version)
     message = random_messages.message(case)
     frame = codec.encode(message)
@@ -55,7 +62,7 @@ def test_a_frame_in_the_middle_of_a_buffer(case, random_messages) -> None:
 
 
 def run(steps: Generator[None, None, Any]) -> tuple[Any, int]:
-    """What a generator returns, and how often it yields before."""
+    """The result of a generator, and how often it yields before."""
     yields = 0
     while True:
         try:
@@ -65,8 +72,9 @@ def run(steps: Generator[None, None, Any]) -> tuple[Any, int]:
         yields += 1
 
 
+@pytest.mark.newest
 def test_forms_that_count_and_yield_agree(case, random_messages) -> None:
-    """Counted and in slices the same bytes give the same message and the same refusals, and one row fewer is too few."""
+    """With a row limit and in slices the same bytes give the same message or refusal, and a limit of one row fewer is exceeded."""
     codec, rng = codec_for(case.message, case.version), random.Random(str(case))
     for _ in range(ROUNDS):
         message = random_messages.message(case)
@@ -94,7 +102,7 @@ def test_forms_that_count_and_yield_agree(case, random_messages) -> None:
 
 
 def without_bytes(form: Entity, value: Any) -> Any:
-    """The message without what `first_rows` passes over: fields of bytes, records and tags."""
+    """The message without what `first_rows` skips: fields of bytes, records and tags."""
     return form.make(**{name: plain_value(content, getattr(value, name)) for name, content in form.fields})
 
 
@@ -106,8 +114,9 @@ def plain_value(content: Any, value: Any) -> Any:
     return without_bytes(content, value) if isinstance(content, Entity) else value
 
 
+@pytest.mark.newest
 def test_the_first_rows_are_those_of_the_message(case, random_messages) -> None:
-    """All of them where there is room; never an error before the last one that is read; bytes that make no sense are refused as such."""
+    """All rows if there is room; no error before the last row that is read; invalid bytes are refused as such."""
     codec, form, rng = codec_for(case.message, case.version), wire_form(case.message, case.version), random.Random(str(case))
     for _ in range(ROUNDS):
         message = random_messages.message(case)
@@ -123,7 +132,7 @@ def test_the_first_rows_are_those_of_the_message(case, random_messages) -> None:
 
 
 class NoisyTags(TaggedFields):
-    """Builds sections with tags that nobody knows, some of them empty, behind the known ones."""
+    """Builds sections with unknown tags, some of them empty, behind the known ones."""
 
     def __init__(self, inner: TaggedFields, rng: random.Random) -> None:
         super().__init__(list(inner.fields.values()))
@@ -156,6 +165,7 @@ def make_noisy(content: Any, rng: random.Random) -> None:
             content.tags = NoisyTags(content.tags, rng)
 
 
+@pytest.mark.newest
 def test_unknown_tags_are_passed_over(case, random_messages, request) -> None:
     """Tagged fields of a later Kafka change nothing for us, wherever in the message they stand (KIP-482)."""
     codec = codec_for(case.message, case.version)
@@ -186,19 +196,21 @@ def mutated(frame: bytes, rng: random.Random) -> bytes:
     return bytes(changed)
 
 
+@pytest.mark.newest
+@pytest.mark.seeds
 def test_mutations_are_read_or_refused_alike(case, random_messages, request) -> None:
-    """Whatever a broken or hostile peer sends, both codecs read the same or both refuse, with a ProtocolError and nothing else."""
+    """For any input of a broken or hostile peer, both codecs read the same or both refuse with a ProtocolError."""
     rng = random.Random(request.node.nodeid)
     codec, reference = codec_for(case.message, case.version), reference_codec(case.message, case.version)
     for _ in range(4):
         frame = codec.encode(random_messages.message(case))
         for _ in range(MUTATIONS // 4):
             wrong = mutated(frame, rng)
-            assert decoded(codec, wrong) == decoded(reference, wrong), wrong.hex()
+            assert are_alike(decoded(codec, wrong), decoded(reference, wrong)), wrong.hex()
 
 
 def test_the_reference_is_a_construct() -> None:
-    """The declarations can be used with the construct library's own tools, and know which versions there are."""
+    """The declarations can be used with the construct library's own tools, and have the list of versions."""
     form = wire_form(DeleteRecordsRequest, 0)
     assert isinstance(form, construct.Construct)
     assert form.parse(bytes(8)) == DeleteRecordsRequest(topics=[], timeout_ms=0)

@@ -1,7 +1,7 @@
-"""Frames of real clients and of Apache Kafka's answers to them, as `golden/capture.py` recorded them (its text explains the files).
+"""Frames of real clients and of Apache Kafka's answers to them, as `golden/capture.py` recorded them (its docstring explains the files).
 
-They prove the codec against programs that others wrote: each frame is read whole and written again byte for byte, and no shorter or longer
-one passes for it. Unlike `test_golden_frames.py` no value is written beside them: equality of the bytes stands for it.
+They check the codec against independent programs: each frame is read whole and written again byte for byte, and no shorter or longer
+one is accepted. Unlike `test_golden_frames.py` the files have no values: equality of the bytes replaces them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Captured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return codec_of(spec.request if self.direction == "request" else spec.response, self.version)
 
     def split(self, frame: bytes) -> tuple[bytes, int]:
-        """The header as we write it for the values in this one, and where the body begins. Errors: ProtocolError."""
+        """The header as we write it for the values in this one, and the position of the body. Errors: ProtocolError."""
         if self.direction == "request":
             key, version, correlation_id, client_id, position = read_request_header(frame, 0, len(frame))
             assert (key, version) == (self.key, self.version)
@@ -55,7 +55,7 @@ class Captured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def is_longer_than_its_fields(captured: Captured) -> bool:
     """Whether this is librdkafka 2.16's Metadata request for all topics, which writes the null array of a flexible version in four bytes.
 
-    Kafka reads one of them as the null array, the other three as fields, and ignores what is then left over; so must a broker.
+    Kafka reads one of them as the null array, the other three as fields, and ignores the rest; so must a broker.
     """
     return captured.client.startswith("confluent-kafka 2.16") and captured.api == "METADATA" and captured.hex.endswith("00" * 5 + "010000")
 
@@ -95,7 +95,7 @@ def test_a_shorter_or_longer_frame_is_refused(captured: Captured) -> None:
 
 @pytest.mark.parametrize("captured", LONGER, ids=name)
 def test_the_fields_of_a_request_with_bytes_behind_them_are_read(captured: Captured) -> None:
-    """The three surplus bytes aside, librdkafka 2.16 asks for all topics and for none to be created."""
+    """Apart from the three surplus bytes, librdkafka 2.16 requests all topics without creation."""
     whole = captured.frame
     _header, position = captured.split(whole)
     request = captured.codec().decode(whole, position, len(whole) - 3)
@@ -104,20 +104,43 @@ def test_the_fields_of_a_request_with_bytes_behind_them_are_read(captured: Captu
 
 
 BY_HAND_ONLY = {
+    ApiKey.AWAIT_METADATA,
+    ApiKey.ENVELOPE,
+    ApiKey.CREATE_ACLS,
+    ApiKey.DELETE_ACLS,
+    ApiKey.DESCRIBE_ACLS,
+    ApiKey.ALTER_CLIENT_QUOTAS,
+    ApiKey.DESCRIBE_CLIENT_QUOTAS,
+    ApiKey.CREATE_DELEGATION_TOKEN,
+    ApiKey.DESCRIBE_DELEGATION_TOKEN,
+    ApiKey.EXPIRE_DELEGATION_TOKEN,
+    ApiKey.RENEW_DELEGATION_TOKEN,
     ApiKey.CONSUMER_GROUP_DESCRIBE,
     ApiKey.CONSUMER_GROUP_HEARTBEAT,
     ApiKey.DESCRIBE_CONSUMED_OFFSETS,
     ApiKey.DESCRIBE_RETENTION,
+    ApiKey.DESCRIBE_DELETES,
+    ApiKey.DESCRIBE_SEGMENTS,
+    ApiKey.DESCRIBE_HISTORY,
+    ApiKey.DESCRIBE_HEALTH,
+    ApiKey.ERASE_RECORDS,
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS,
+    ApiKey.PUSH_TELEMETRY,
     ApiKey.ELECT_LEADERS,
     ApiKey.ALTER_PARTITION_REASSIGNMENTS,
     ApiKey.LIST_PARTITION_REASSIGNMENTS,
     ApiKey.UNREGISTER_BROKER,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
+    ApiKey.SASL_AUTHENTICATE,
+    ApiKey.SASL_HANDSHAKE,
 }
-"""What needs a cluster of several brokers is in `by_hand.json`, what is of KIP-848 in `consumer_groups.json`."""
+"""What needs a cluster of several brokers, or an authorizer, or is asked by no Python client, is in `by_hand.json`, what is of KIP-848 in
+`consumer_groups.json`."""
 
 
 def test_the_captures_cover_every_api_and_every_client_and_are_small() -> None:
-    """So that a capture that recorded nothing does not pass for one."""
+    """So that an empty capture is detected."""
     assert {captured.key for captured in CAPTURED if captured.direction == "request"} == set(API) - BY_HAND_ONLY
     clients = {captured.client.split(" ")[0] for captured in CAPTURED}
     assert clients == {"kcat", "confluent-kafka", "kafka-python", "aiokafka", "kafka-clients"}

@@ -1,15 +1,15 @@
-"""Frames that others wrote: captured from real clients, or written down by hand from a KIP.
+"""Frames from other programs: captured from real clients, or written down by hand from a KIP.
 
 A file in `golden/` is a JSON list of objects:
 
-    source   who wrote the frame, with the version
+    source   the writer of the frame, with its version
     message  the class, for example "ProduceRequest"
     version  the API version
-    hex      the frame without its size in front, header included; blanks are for the eye
+    hex      the frame without its size in front, header included; blanks are for readability
     header   {"correlation_id": 1, "client_id": "rdkafka"}, of a response without the client id
     value    the message as JSON: every field, bytes as hex, a view of records as hex
 
-Add one whenever a client does something that none here does.
+Add one whenever a client sends a form that no entry has.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SPECS: dict[str, ApiSpec] = {message.__name__: spec for spec in API.values() for
 
 
 class Golden(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One entry of a file; see the module's text."""
+    """One entry of a file; the module's docstring has its fields."""
 
     source: str
     message: str
@@ -55,7 +55,7 @@ class Golden(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def is_request(self) -> bool:
-        """Whether a client wrote it."""
+        """Whether it is from a client."""
         return self.spec.request.__name__ == self.message
 
     def codec(self, codec_of: Any = codec_for) -> Any:
@@ -63,7 +63,7 @@ class Golden(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return codec_of(self.spec.request if self.is_request else self.spec.response, self.version)
 
     def read_header(self, buffer: bytes, end: int) -> tuple[dict[str, Any], int]:
-        """The header's values and where the body begins."""
+        """The header's values and the position of the body."""
         if self.is_request:
             key, version, correlation_id, client_id, position = read_request_header(buffer, 0, end)
             assert (key, version) == (self.spec.key, self.version)
@@ -103,7 +103,7 @@ def as_json(value: Any) -> Any:
 
 
 @every_frame
-def test_the_frame_means_what_is_written_beside_it(golden: Golden) -> None:
+def test_the_frame_has_the_value_beside_it(golden: Golden) -> None:
     """Header and message, read by both codecs; written again they give the same bytes."""
     whole = golden.frame
     header, position = golden.read_header(whole, len(whole))
@@ -116,7 +116,7 @@ def test_the_frame_means_what_is_written_beside_it(golden: Golden) -> None:
 
 
 def client_of(golden: Golden) -> ClientConnection[str]:
-    """A client whose next request has the frame's correlation id."""
+    """A client connection whose next request has the frame's correlation id."""
     client: ClientConnection[str] = ClientConnection(golden.header.get("client_id", "client"))
     client._correlation_id = golden.header["correlation_id"] - 1
     return client
@@ -124,7 +124,7 @@ def client_of(golden: Golden) -> ClientConnection[str]:
 
 @every_frame
 def test_our_client_sends_and_receives_it(golden: Golden) -> None:
-    """A request goes out as the same bytes. An answer comes out of the stream when its last byte arrives, and not before."""
+    """A request is sent as the same bytes. A response is returned when its last byte arrives, and not before."""
     stream, client = frame(golden.frame), client_of(golden)
     if golden.is_request:
         _, position = golden.read_header(golden.frame, len(golden.frame))

@@ -1,4 +1,4 @@
-"""What isn't exactly a message is refused, and refusing it costs no more memory than the frame itself."""
+"""Anything but an exact message is refused, and a refusal uses no more memory than the frame itself."""
 
 from __future__ import annotations
 
@@ -22,16 +22,18 @@ from lowtide.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from tests.own_process import Run
 
 OVER_LONG = (b"\x7f\xff\xff\xff", b"\x7f\xff", b"\xff\xff\xff\xff\x07", b"\xff\xff\xff\x7f", b"\xff\x7f")
 """The largest counts: of an array or bytes, of a string, and as varints of five, four and two bytes."""
 
 ALLOWANCE_BYTES = 24 * 1024
-"""For an exception with its traceback and text; and what a decoded message takes above its frame, see the test."""
+"""For an exception with its traceback and text; the test adds the memory of a decoded message above its frame."""
 
 
+@pytest.mark.newest
 def test_every_truncation_is_refused(case, random_messages) -> None:
-    """A frame cut anywhere is refused, also when what was cut off still stands in the buffer behind `end`."""
+    """A frame cut anywhere is refused, also if the rest is still in the buffer behind `end`."""
     codec = codec_for(case.message, case.version)
     frame = codec.encode(random_messages.message(case))
     for end in range(0, len(frame), 1 + len(frame) // 300):
@@ -42,7 +44,7 @@ def test_every_truncation_is_refused(case, random_messages) -> None:
 
 
 def test_trailing_bytes_are_refused(case, random_messages) -> None:
-    """A byte too many means that the two sides don't agree about the message."""
+    """A byte too many means that the two sides disagree about the message."""
     codec = codec_for(case.message, case.version)
     for _ in range(3):
         frame = codec.encode(random_messages.message(case))
@@ -53,7 +55,7 @@ def test_trailing_bytes_are_refused(case, random_messages) -> None:
 
 @pytest.mark.newest
 def test_over_long_counts_cost_nothing(case, random_messages) -> None:
-    """A huge count in any place of a frame is refused, or read as part of a number, without memory for what it promises."""
+    """A huge count in any place of a frame is refused, or read as part of a number, without memory for the claimed size."""
     codec = codec_for(case.message, case.version)
     frame = codec.encode(random_messages.message(case))[:200]
     budget = ALLOWANCE_BYTES + 60 * len(frame)
@@ -69,7 +71,7 @@ def test_over_long_counts_cost_nothing(case, random_messages) -> None:
 
 
 def min_bytes_taken(codec: Any, wrong: bytes, budget: int) -> int:
-    """The least of a few measurements: whatever else runs in this process, a broker of other tests for one, is measured too."""
+    """The least of a few measurements: other work in this process, such as a broker of other tests, is measured too."""
     least = budget
     for _ in range(20):
         tracemalloc.reset_peak()
@@ -84,7 +86,7 @@ def min_bytes_taken(codec: Any, wrong: bytes, budget: int) -> int:
 
 
 def refused(message: type, version: int, text: str) -> str:
-    """What the codec says about the frame with this hex."""
+    """The codec's message about the frame with this hex."""
     frame = bytes.fromhex(text)
     with pytest.raises(ProtocolError) as caught:
         codec_for(message, version).decode(frame, 0, len(frame))
@@ -111,12 +113,12 @@ def refused(message: type, version: int, text: str) -> str:
     ],
 )
 def test_the_refusal_says_what_is_wrong(message, version, text, reason) -> None:
-    """Nulls where there is none, negative and over-long counts, text that isn't UTF-8: each by the name of its field."""
+    """Nulls where they are not allowed, negative and over-long counts, text that is not UTF-8: each with the name of its field."""
     assert reason in refused(message, version, text)
 
 
 def test_null_is_read_where_it_is_allowed() -> None:
-    """Null topics ask for all topics, from version 1 on; null records are null."""
+    """Null topics request all topics, from version 1 on; null records are null."""
     frame = bytes.fromhex("ffffffff")
     assert codec_for(MetadataRequest, 1).decode(frame, 0, 4).topics is None
     frame = bytes.fromhex("ffff 0001 00000000 00000001 0000 00000001 00000000 ffffffff")
@@ -135,7 +137,7 @@ def fetch_with_tags(tags: str) -> bytes:
 
 
 def test_a_known_tag_given_twice_counts_once() -> None:
-    """The last one counts and the order isn't checked: Kafka's own readers do the same."""
+    """The last one counts and the order is not checked, as in Kafka's own readers."""
     frame = fetch_with_tags("03 00 02 02 61 07 01 00 00 02 02 62")
     assert codec_for(FetchRequest, 12).decode(frame, 0, len(frame)).cluster_id == "b"
 
@@ -145,14 +147,14 @@ def test_a_known_tag_given_twice_counts_once() -> None:
     ["01 00 03 02 61 62", "01 00 01 02 61", "01 00 02 03 61", "01 07 05 00", "02 00 02 02 61", "01", "ffffffffff01", "01 00 02 02 ff"],
 )
 def test_a_bad_tag_is_refused(tags) -> None:
-    """A size that isn't its content's, a size beyond the frame, a count without tags, text that isn't UTF-8."""
+    """A size that differs from its content's, a size beyond the frame, a count without tags, text that is not UTF-8."""
     frame = fetch_with_tags(tags)
     with pytest.raises(ProtocolError):
         codec_for(FetchRequest, 12).decode(frame, 0, len(frame))
 
 
 def test_tags_in_the_middle_of_a_fixed_array() -> None:
-    """Partitions are read at one stroke only when none has tags; one tag among many must not shift the others."""
+    """Partitions are read at once only if none has tags; one tag among many must not shift the others."""
     partitions = [DeleteRecordsPartition(partition_index=index, offset=index * 7) for index in range(5)]
     request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="t", partitions=partitions)], timeout_ms=1)
     codec = codec_for(DeleteRecordsRequest, 2)
@@ -163,7 +165,7 @@ def test_tags_in_the_middle_of_a_fixed_array() -> None:
 
 
 def test_records_are_a_view_of_the_frame_and_parts_pass_them_on() -> None:
-    """Produce copies no record: the decoded field shows the buffer itself, and `encode_parts` gives on the very object."""
+    """Produce copies no record: the decoded field is a view of the buffer itself, and `encode_parts` passes on the same object."""
     codec = codec_for(ProduceRequest, 9)
     records = bytes(range(256)) * 4
     partition = PartitionProduceData(index=5, records=records)
@@ -180,14 +182,14 @@ def test_records_are_a_view_of_the_frame_and_parts_pass_them_on() -> None:
 
 
 class SliceOfAFile:
-    """Stands for records that are still in a file: of known size and nothing else."""
+    """Stands for records that are still in a file: only their size is known."""
 
     def __len__(self) -> int:
         return 1_000
 
 
 def test_parts_take_records_that_are_not_bytes() -> None:
-    """A fetch answer holds slices of files; their size goes into the frame, they themselves into the list. Empty ones are no part."""
+    """A Fetch response has slices of files; their size is in the frame, the slices are in the list. Empty slices are left out."""
     slices = (SliceOfAFile(), b"", None, SliceOfAFile())
     partitions = [
         PartitionData(partition_index=index, error_code=0, high_watermark=9, records=records) for index, records in enumerate(slices)
@@ -204,7 +206,7 @@ def test_parts_take_records_that_are_not_bytes() -> None:
 
 
 def test_a_default_is_not_written() -> None:
-    """A tagged struct of defaults takes no byte, whether it's given as None or spelled out (KIP-482)."""
+    """A tagged struct of defaults takes no byte, whether it is given as None or explicitly (KIP-482)."""
 
     def response(leader: LeaderIdAndEpoch | None) -> ProduceResponse:
         partition = PartitionProduceResponse(index=0, error_code=6, base_offset=-1, current_leader=leader)
@@ -214,3 +216,29 @@ def test_a_default_is_not_written() -> None:
     assert encode(response(LeaderIdAndEpoch())) == encode(response(None))
     told = encode(response(LeaderIdAndEpoch(leader_id=3, leader_epoch=4)))
     assert bytes.fromhex("01 00 09 00000003 00000004 00") in told
+
+
+def bytes_of_an_empty_row() -> float:
+    rows = [PartitionProduceData(index=number, records=b"") for number in range(1_000)]
+    request = ProduceRequest(acks=1, timeout_ms=1, topic_data=[TopicProduceData(name="t", partition_data=rows)])
+    codec = codec_for(ProduceRequest, 9)
+    frame = codec.encode(request)
+    list(codec.decode_sliced(frame, 0, len(frame), len(rows) + 1))  # Compiled now.
+    tracemalloc.start()
+    steps = codec.decode_sliced(frame, 0, len(frame), len(rows) + 1)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            decoded, _ = end.value
+            break
+    row_bytes = tracemalloc.get_traced_memory()[0] / len(rows)
+    tracemalloc.stop()
+    assert decoded is not None
+    assert {bytes(row.records) for row in decoded.topic_data[0].partition_data} == {b""}
+    return row_bytes
+
+
+def test_empty_records_of_very_many_partitions_are_one_object(in_own_process: Run) -> None:
+    """A view takes two hundred bytes, a partition without records five bytes of a frame."""
+    assert in_own_process(bytes_of_an_empty_row) < 120

@@ -5,61 +5,28 @@ Everything here is a value that changes by plain calls; when and why is the part
 Guards: the state changes by the table of `group_state` alone; a generation's number only rises; an instance id belongs to one member; the
 protocol of a generation is one that each of its members speaks.
 
-Source: Kafka's `ClassicGroup`, `ClassicGroupMember`.
+Source: Kafka's `ClassicGroup`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final, Literal
 
 import msgspec
 
+from lowtide.broker.coordinator.classic.classic_member import Member
 from lowtide.broker.coordinator.classic.group_state import TRANSITIONS, GroupEvent, GroupState, next_state
 from lowtide.broker.coordinator.group import GroupType
 from lowtide.broker.coordinator.member_memory import MEMBER_BYTES, MemberMemory, bytes_of_member
 from lowtide.broker.coordinator.runtime.effects import Reply
 from lowtide.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from lowtide.protocol.errors import ErrorCode, ProtocolError
-from lowtide.protocol.group_records import GroupMetadataValue, MemberMetadata
 from lowtide.protocol.messages.join_group import JoinGroupResponseMember
 from lowtide.protocol.types import UNKNOWN_OFFSET
 
 NO_GENERATION: Final = -1
-
-
-class Member(msgspec.Struct):
-    """A member of a classic group. `protocols`: name and metadata, the preferred one first."""
-
-    member_id: str
-    group_instance_id: str | None
-    client_id: str
-    client_host: str
-    rebalance_timeout_ms: int
-    session_timeout_ms: int
-    protocols: tuple[tuple[str, bytes], ...]
-    assignment: bytes = b""
-    awaiting_join: Reply = None
-    """The request that waits for the rebalance."""
-    awaiting_sync: Reply = None
-    """The request that waits for the leader's assignments."""
-    is_new: bool = False
-    """It has not been in a generation yet."""
-    held_bytes: int = 0
-    """What the group has counted for it."""
-
-    def metadata(self, protocol: str) -> bytes:
-        """What the member said for a protocol that it speaks."""
-        for name, metadata in self.protocols:
-            if name == protocol:
-                return metadata
-        message = f"member {self.member_id} does not speak {protocol}"
-        raise AssertionError(message)
-
-    def vote(self, candidates: frozenset[str]) -> str:
-        """The protocol of the candidates that the member likes best."""
-        return next(name for name, _ in self.protocols if name in candidates)
 
 
 class ClassicGroup:
@@ -377,67 +344,6 @@ class ClassicGroup:
             )
             for member in self.members.values()
         ]
-
-    def as_record(self, assignments: Mapping[str, bytes]) -> GroupMetadataValue:
-        """The group as it is kept, with these assignments."""
-        assert self.protocol_name is not None or not self.members, "a group with members has a protocol"
-        return GroupMetadataValue(
-            protocol_type=self.protocol_type or "",
-            generation=self.generation_id,
-            protocol=self.protocol_name,
-            leader=self.leader_id,
-            current_state_timestamp=self.state_since_ms if self.state_since_ms is not None else -1,
-            members=[
-                MemberMetadata(
-                    member_id=member.member_id,
-                    group_instance_id=member.group_instance_id,
-                    client_id=member.client_id,
-                    client_host=member.client_host,
-                    rebalance_timeout=member.rebalance_timeout_ms,
-                    session_timeout=member.session_timeout_ms,
-                    subscription=member.metadata(self.protocol_name or ""),
-                    assignment=assignments[member.member_id],
-                )
-                for member in self.members.values()
-            ],
-        )
-
-    @classmethod
-    def from_record(cls, group_id: str, value: GroupMetadataValue, memory: MemberMemory | None = None) -> ClassicGroup:
-        """The group that a record keeps: empty, or stable with its members.
-
-        Errors: ProtocolError for one that can't be.
-        """
-        names = [row.member_id for row in value.members]
-        instances = [row.group_instance_id for row in value.members if row.group_instance_id is not None]
-        if value.members and (value.protocol is None or value.leader not in names):
-            message = f"group {group_id} has members, but no protocol or no leader"
-            raise ProtocolError(message)
-        if len(set(names)) < len(names) or len(set(instances)) < len(instances):
-            message = f"group {group_id} has a member twice"
-            raise ProtocolError(message)
-        since = value.current_state_timestamp
-        group = cls(group_id, wall_ms=since if since >= 0 else None, memory=memory)
-        group.generation_id = value.generation
-        group.protocol_type = value.protocol_type or None
-        group.protocol_name = value.protocol
-        group.leader_id = (value.leader or None) if value.members else None
-        for row in value.members:
-            member = Member(
-                member_id=row.member_id,
-                group_instance_id=row.group_instance_id,
-                client_id=row.client_id,
-                client_host=row.client_host,
-                rebalance_timeout_ms=row.rebalance_timeout if row.rebalance_timeout >= 0 else row.session_timeout,
-                session_timeout_ms=row.session_timeout,
-                protocols=((value.protocol or "", row.subscription),),
-                assignment=row.assignment,
-            )
-            group.add(member, value.protocol_type)
-        if group.members:
-            group.state = GroupState.STABLE
-        group.compute_subscribed()
-        return group
 
     def _count_protocols(self, member: Member, by: int) -> None:
         """Count a member in (1) or out (-1), with what it takes."""

@@ -13,7 +13,9 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from lowtide.broker.coordinator.classic.classic_group import ClassicGroup, Member
+from lowtide.broker.coordinator.classic.classic_group import ClassicGroup
+from lowtide.broker.coordinator.classic.classic_member import Member
+from lowtide.broker.coordinator.classic.classic_record import group_record
 from lowtide.broker.coordinator.classic.group_state import GroupState
 from lowtide.broker.coordinator.classic.rebalancing import (
     NEW_MEMBER_JOIN_TIMEOUT_MS,
@@ -176,10 +178,10 @@ class Joining:
     def _keep_replaced(
         self, group: ClassicGroup, old: Member, new: Member, client: Client, old_leader_id: str | None, effects: Effects
     ) -> None:
-        """Keep the group with the new id; then the member goes on with its old assignment. If it can't be kept, the old id stays."""
+        """Keep the group with the new id; then the member continues with its old assignment. If the write fails, the old id stays."""
         group.compute_subscribed()
         assignments = {member.member_id: member.assignment for member in group.members.values()}
-        effects.keep_group(group.group_id, group.as_record(assignments))
+        effects.keep_group(group.group_id, group_record(group, assignments))
 
         def go_on(error: ErrorCode, effects: Effects) -> None:
             if group.members.get(new.member_id) is not new or new.awaiting_join is None:

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from typing import Final, Literal, TypeAlias
 
-from lowtide.broker.coordinator.classic.classic_group import ClassicGroup, Member
+from lowtide.broker.coordinator.classic.classic_group import ClassicGroup
+from lowtide.broker.coordinator.classic.classic_member import Member
+from lowtide.broker.coordinator.classic.classic_record import group_record
 from lowtide.broker.coordinator.classic.group_state import GroupEvent, GroupState
 from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.runtime.effects import Effects, append_error
@@ -141,7 +143,7 @@ class Rebalancing:
             self.complete_join(group, effects)
 
     def on_join_timeout(self, group: ClassicGroup, effects: Effects) -> None:
-        """The time of a rebalance is up, or a delay of the first one, which goes on while members come."""
+        """The time of a rebalance is up, or a delay of the first one, which is extended while members join."""
         if group.state is not GroupState.PREPARING_REBALANCE:
             return
         if group.initial_delay is not None and group.new_member_added and group.initial_delay[1] > 0:
@@ -167,7 +169,7 @@ class Rebalancing:
             return
         group.begin_generation(effects.wall_ms)
         if not group.members:
-            effects.keep_group(group.group_id, group.as_record({}))
+            effects.keep_group(group.group_id, group_record(group, {}))
             return
         for member in group.members.values():
             reply = group.take_awaiting_join(member)
@@ -198,7 +200,7 @@ class Rebalancing:
         """Keep the leader's assignments, and give them out when they are kept. A member that isn't named gets an empty one."""
         generation_id = group.generation_id
         whole = {member_id: assignments.get(member_id, b"") for member_id in group.members}
-        effects.keep_group(group.group_id, group.as_record(whole))
+        effects.keep_group(group.group_id, group_record(group, whole))
 
         def go_on(error: ErrorCode, effects: Effects) -> None:
             if group.state is not GroupState.COMPLETING_REBALANCE or group.generation_id != generation_id:

@@ -19,8 +19,9 @@ from lowtide.broker.coordinator.classic.rebalancing import NO_MEMBER_ID, join_fa
 from lowtide.broker.coordinator.consumer.consumer_group import ConsumerGroup
 from lowtide.broker.coordinator.consumer.consumer_groups import ConsumerGroups
 from lowtide.broker.coordinator.consumer.consumer_heartbeats import MEMBERS_MAX
-from lowtide.broker.coordinator.consumer.consumer_member import ConsumerMember, MemberState, assignment_of
+from lowtide.broker.coordinator.consumer.consumer_member import ConsumerMember, assignment_of
 from lowtide.broker.coordinator.consumer.decision import Decision, Refusal
+from lowtide.broker.coordinator.consumer.member_state import MemberState
 from lowtide.broker.coordinator.consumer.migration import first_protocol
 from lowtide.broker.coordinator.runtime.effects import Effects, Reply
 from lowtide.protocol.consumer_group_records import ClassicMemberMetadata, ClassicProtocol
@@ -86,7 +87,7 @@ class ClassicMembers:
         room = min(self._groups.settings.consumer_max_size, MEMBERS_MAX)
         if len(group.members) >= room and member_id not in group.members:
             return ErrorCode.GROUP_MAX_SIZE_REACHED
-        if not group.speaks(request.protocol_type, [protocol.name for protocol in request.protocols]):
+        if not group.subscriptions.speaks(request.protocol_type, [protocol.name for protocol in request.protocols]):
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         is_new = request.member_id == NO_MEMBER_ID and request.group_instance_id is None
         if is_new and client.api_version >= MEMBER_ID_REQUIRED_SINCE:

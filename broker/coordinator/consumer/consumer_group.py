@@ -11,14 +11,13 @@ Source: Kafka's `ConsumerGroup`, `ModernGroup`.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Final, Literal
 
-import msgspec
-
 from lowtide.broker.coordinator.consumer.consumer_member import NOTHING, Assignment, ConsumerMember, target_of
+from lowtide.broker.coordinator.consumer.partition_owners import PartitionOwners
+from lowtide.broker.coordinator.consumer.subscriptions import ResolvedPattern, Subscriptions
 from lowtide.broker.coordinator.group import GroupType
 from lowtide.broker.coordinator.member_memory import MemberMemory, bytes_of_member
 from lowtide.protocol.consumer_group_records import (
@@ -56,14 +55,6 @@ class ConsumerGroupState(Enum):
     """Gone from this coordinator. transition: none."""
 
 
-class ResolvedPattern(msgspec.Struct, frozen=True):
-    """The topics that match a pattern, at a revision of the metadata, found at a wall-clock time."""
-
-    topics: frozenset[str]
-    revision: int
-    wall_ms: int
-
-
 class ConsumerGroup:
     """One group. Members are kept in the order in which they came."""
 
@@ -71,10 +62,7 @@ class ConsumerGroup:
 
     __slots__ = (
         "assigned_wall_ms",
-        "assignors",
         "checked_image",
-        "classic_count",
-        "classic_protocols",
         "group_epoch",
         "group_id",
         "has_topics_record",
@@ -85,12 +73,10 @@ class ConsumerGroup:
         "memory",
         "metadata_hash",
         "owners",
-        "pattern_counts",
-        "patterns",
         "static_members",
+        "subscriptions",
         "target_epoch",
         "targets",
-        "topic_counts",
     )
 
     def __init__(self, group_id: str, memory: MemberMemory | None = None) -> None:
@@ -105,24 +91,17 @@ class ConsumerGroup:
         self.members: dict[str, ConsumerMember] = {}
         self.static_members: dict[str, str] = {}
         """Instance id → member id."""
-        self.patterns: dict[str, ResolvedPattern] = {}
-        self.owners: dict[TopicId, dict[int, str]] = {}
-        """Topic → partition → who has it, or may still have it."""
-        self.topic_counts: Counter[str] = Counter()
-        """How many members name each topic."""
-        self.pattern_counts: Counter[str] = Counter()
-        self.assignors: Counter[str] = Counter()
-        self.classic_count = 0
-        self.classic_protocols: Counter[str] = Counter()
+        self.subscriptions = Subscriptions()
+        self.owners = PartitionOwners(self.members)
         self.has_topics_record = False
         """Whether the log has a record of its topics that a coordinator of old left there."""
         self.last_record_offset = UNKNOWN_OFFSET
         self.is_dead = False
         self.assigned_wall_ms = 0
-        """When the target was made, 0 where that isn't known."""
+        """When the target was computed, 0 if unknown."""
         # What follows isn't kept in records.
-        self.checked_image: object = None
-        """The image that the group's hash was last compared with."""
+        self.checked_image = 0
+        """The number of the image that the group's hash was last compared with; 0 for none."""
 
     # ------------------------------------------------------------------ what it is
     @property
@@ -158,40 +137,13 @@ class ConsumerGroup:
         """What its members are: consumers."""
         return CONSUMER_PROTOCOL_TYPE
 
-    def subscribed_names(self) -> set[str]:
-        """All topics that members name or that match their patterns, as far as these are matched."""
-        names = set(self.topic_counts)
-        for pattern in self.patterns.values():
-            names |= pattern.topics
-        return names
-
     def is_subscribed_to(self, topic: str) -> bool:
         """Whether members consume a topic."""
-        return topic in self.topic_counts or any(topic in pattern.topics for pattern in self.patterns.values())
+        return self.subscriptions.includes(topic)
 
     def living_subscriptions(self) -> frozenset[str] | None:
         """The topics that living members consume, or are about to; None while that isn't known: a pattern isn't matched yet."""
-        if any(pattern not in self.patterns for pattern in self.pattern_counts):
-            return None
-        return frozenset(self.subscribed_names())
-
-    def names_of(self, member: ConsumerMember) -> frozenset[str]:
-        """The topics that a member consumes, as far as its pattern is matched."""
-        pattern = self.patterns.get(member.pattern) if member.pattern is not None else None
-        return member.topic_names if pattern is None else member.topic_names | pattern.topics
-
-    def is_owned(self, topic_id: TopicId, number: int) -> bool:
-        """Whether a member has a partition, or may still have it."""
-        return number in self.owners.get(topic_id, ())
-
-    def preferred_assignor(self, old: ConsumerMember | None = None, new: ConsumerMember | None = None) -> str | None:
-        """The assignor that most members ask for, the first by name of several; None where none does. `old` is `new` then."""
-        votes = self.assignors
-        if old is not None or new is not None:
-            votes = Counter(votes)
-            _count(votes, (old.server_assignor,) if old is not None and old.server_assignor else (), -1)
-            _count(votes, (new.server_assignor,) if new is not None and new.server_assignor else (), 1)
-        return min(votes, key=lambda name: (-votes[name], name), default=None)
+        return frozenset(self.subscriptions.names()) if self.subscriptions.is_matched else None
 
     def target_of(self, member: ConsumerMember) -> Assignment:
         """What a member is to have; a static one that is back, what it was to have before."""
@@ -200,16 +152,12 @@ class ConsumerGroup:
             return NOTHING if known is None else self.targets.get(known, NOTHING)
         return self.targets.get(member.member_id, NOTHING)
 
-    def speaks(self, protocol_type: str, names: Iterable[str]) -> bool:
-        """Whether a member of the classic protocol may join: it is a consumer, and speaks what all others of that protocol speak."""
-        return protocol_type == CONSUMER_PROTOCOL_TYPE and any(self.classic_protocols[name] == self.classic_count for name in names)
-
     def waits_for_others(self, member: ConsumerMember) -> bool:
         """Whether another member still has something of a member's target."""
         target = self.targets.get(member.member_id, NOTHING)
         for topic_id, numbers in target.items():
             missing = numbers - member.assigned.get(topic_id, frozenset())
-            if any(self.is_owned(topic_id, number) for number in missing):
+            if any(self.owners.is_owned(topic_id, number) for number in missing):
                 return True
         return False
 
@@ -234,7 +182,7 @@ class ConsumerGroup:
     ) -> ErrorCode:
         """Whether offsets may be committed for these partitions; from outside, which is a negative epoch, while there are no members.
 
-        A member that hasn't heard of its newest epoch may commit for what it was given in the one that it knows, or before, and still has.
+        A member without its newest epoch may commit for partitions that it received in its known epoch or before, and still has.
         `is_transaction` is TxnOffsetCommit, which needn't name a member. Errors: UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH, ILLEGAL_GENERATION
         for a member of the classic protocol, UNSUPPORTED_VERSION. Source: `ConsumerGroup.validateOffsetCommit`; KIP-1251.
         """
@@ -273,7 +221,7 @@ class ConsumerGroup:
         """Take over what a record says. That of the group's epoch being taken back is its owner's business: the group is gone."""
         value, name = change.value, change.name
         if isinstance(value, MemberCurrent):
-            self._put(self._member(name).with_current(value))
+            self._put(self._member(name).with_current(value, self.targets.get(name, NOTHING)))
         elif isinstance(value, MemberSubscription):
             self._put(self._member(name).with_subscription(value))
         elif isinstance(value, MemberTarget):
@@ -283,7 +231,7 @@ class ConsumerGroup:
         elif isinstance(value, TargetAssignmentEpoch):
             self.target_epoch, self.assigned_wall_ms = value.assignment_epoch, value.assignment_timestamp
         elif isinstance(value, PatternTopics):
-            self.patterns[name] = ResolvedPattern(frozenset(value.topics), value.version, value.timestamp)
+            self.subscriptions.note_pattern(name, ResolvedPattern(frozenset(value.topics), value.version, value.timestamp))
         else:
             self._apply_others(change)
 
@@ -302,7 +250,7 @@ class ConsumerGroup:
         elif kind is kind.TARGET_EPOCH:
             self.target_epoch = INITIAL_EPOCH
         elif kind is kind.PATTERN:
-            self.patterns.pop(change.name, None)
+            self.subscriptions.note_pattern(change.name, None)
 
     def _member(self, member_id: str) -> ConsumerMember:
         known = self.members.get(member_id)
@@ -311,12 +259,8 @@ class ConsumerGroup:
     def _put(self, member: ConsumerMember) -> None:
         old = self.members.get(member.member_id)
         self.members[member.member_id] = member
-        self._count_subscription(old, member)
-        if old is None or old.assigned is not member.assigned or old.revoking is not member.revoking:
-            self._release(old)
-            for assignment in (member.assigned, member.revoking):
-                for topic_id, numbers in assignment.items():
-                    self.owners.setdefault(topic_id, {}).update(dict.fromkeys(numbers, member.member_id))
+        self._note_subscription(old, member)
+        self.owners.on_changed(old, member)
         if old is not None and old.instance_id is not None and old.instance_id != member.instance_id:
             self._release_instance(old)
         if member.instance_id is not None:
@@ -325,9 +269,15 @@ class ConsumerGroup:
     def _remove(self, member_id: str) -> None:
         old = self.members.pop(member_id, None)
         if old is not None:
-            self._count_subscription(old, None)
-            self._release(old)
+            self._note_subscription(old, None)
+            self.owners.on_changed(old, None)
             self._release_instance(old)
+
+    def _note_subscription(self, old: ConsumerMember | None, new: ConsumerMember | None) -> None:
+        if old is not None and new is not None and old.says_the_same_as(new):
+            return
+        self.subscriptions.replace(old, new)
+        self._hold((bytes_of(new) if new is not None else 0) - (bytes_of(old) if old is not None else 0))
 
     # ------------------------------------------------------------------ memory
     def _hold(self, more_bytes: int) -> None:
@@ -348,48 +298,12 @@ class ConsumerGroup:
         if member.instance_id is not None and self.static_members.get(member.instance_id) == member.member_id:
             del self.static_members[member.instance_id]
 
-    def _release(self, member: ConsumerMember | None) -> None:
-        """What this member had is free, unless another member was given it since: a log may have lost the record between the two."""
-        if member is None:
-            return
-        for assignment in (member.assigned, member.revoking):
-            for topic_id, numbers in assignment.items():
-                owners = self.owners.get(topic_id)
-                if owners is None:
-                    continue
-                for number in numbers:
-                    if owners.get(number) == member.member_id:
-                        del owners[number]
-                if not owners:
-                    del self.owners[topic_id]
-
-    def _count_subscription(self, old: ConsumerMember | None, new: ConsumerMember | None) -> None:
-        if old is not None and new is not None and old.says_the_same_as(new):
-            return
-        for member, by in ((old, -1), (new, 1)):
-            if member is None:
-                continue
-            self._hold(by * bytes_of(member))
-            _count(self.topic_counts, member.topic_names, by)
-            _count(self.pattern_counts, (member.pattern,) if member.pattern is not None else (), by)
-            _count(self.assignors, (member.server_assignor,) if member.server_assignor is not None else (), by)
-            if member.classic is not None:
-                self.classic_count += by
-                _count(self.classic_protocols, (protocol.name for protocol in member.classic.supported_protocols), by)
-
 
 def bytes_of(member: ConsumerMember) -> int:
     """What a member takes by what it says."""
     words = (member.client_id, member.instance_id, member.rack_id, member.topic_regex, *member.topic_names)
     protocols = member.classic.supported_protocols if member.classic is not None else ()
     return bytes_of_member(words, ((protocol.name, protocol.metadata) for protocol in protocols))
-
-
-def _count(counts: Counter[str], names: Iterable[str], by: int) -> None:
-    for name in names:
-        counts[name] += by
-        if not counts[name]:
-            del counts[name]
 
 
 def _check_epoch(member: ConsumerMember, member_epoch: int) -> ErrorCode:

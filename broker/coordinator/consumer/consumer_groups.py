@@ -8,7 +8,7 @@ Source: Kafka's `GroupMetadataManager`; KIP-848.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
 from typing import Final
 
@@ -16,10 +16,11 @@ from lowtide.broker.coordinator.classic.group_state import GroupState
 from lowtide.broker.coordinator.classic.rebalancing import Rebalancing, TimerKey
 from lowtide.broker.coordinator.consumer.assignors import Target
 from lowtide.broker.coordinator.consumer.consumer_group import CONSUMER_EPOCHS_SINCE, ConsumerGroup, bytes_of
-from lowtide.broker.coordinator.consumer.consumer_member import NOTHING, Assignment, ConsumerMember, MemberState
+from lowtide.broker.coordinator.consumer.consumer_member import NOTHING, Assignment, ConsumerMember
 from lowtide.broker.coordinator.consumer.decision import Decision, Refusal
 from lowtide.broker.coordinator.consumer.group_times import GroupTimes
 from lowtide.broker.coordinator.consumer.groups_by_id import GroupsById
+from lowtide.broker.coordinator.consumer.member_state import MemberState
 from lowtide.broker.coordinator.consumer.migration import Migration, Shared
 from lowtide.broker.coordinator.consumer.pattern_topics import PatternMatching
 from lowtide.broker.coordinator.consumer.reconciliation import Reconciliation, reconcile
@@ -109,7 +110,7 @@ class ConsumerGroups:
     def check_transactional_commit(self, group: ConsumerGroup, request: TxnOffsetCommitRequest) -> ErrorCode:
         """Whether a commit in a transaction is let in. Errors: those of `ConsumerGroup.check_commit`.
 
-        Producers have one code for an old member epoch, by which they abort and go on: ILLEGAL_GENERATION.
+        Producers have one code for an old member epoch, after which they abort and continue: ILLEGAL_GENERATION.
         Source: `OffsetMetadataManager.commitTransactionalOffset`.
         """
         epoch, places = request.generation_id_or_member_epoch, self.topics.places(request.topics)
@@ -196,14 +197,14 @@ class ConsumerGroups:
             return pattern
         epoch = group.group_epoch
         bumps = decision.is_new or names_changed or pattern.is_resolved
-        image = self.topics.image
-        if bumps or group.checked_image is not image:
-            metadata_hash = self.topics.hash_of(_names_after(group, old, new))
+        image_number = self.topics.image_number
+        if bumps or group.checked_image != image_number:
+            metadata_hash = self.topics.hash_of(group.subscriptions.names_after(old, new))
             if bumps or metadata_hash != group.metadata_hash:
                 epoch += 1
                 decision.keep_epoch(epoch, metadata_hash)
             else:
-                group.checked_image = image
+                group.checked_image = image_number
         return epoch, names_changed or pattern.changed
 
     def _assign(self, decision: Decision, epoch: int, old: ConsumerMember, new: ConsumerMember, wall_ms: int) -> Assignment:
@@ -214,7 +215,7 @@ class ConsumerGroups:
             if replaced is not None:
                 members.pop(replaced, None)
         members[new.member_id] = new
-        assignor = self._assignor(group.preferred_assignor(old, new))
+        assignor = self._assignor(group.subscriptions.preferred_assignor(old, new))
         changes, changed = self._assigner.assign(group, epoch, members, assignor, wall_ms)
         decision.changes.extend(changes)
         target = changed.get(new.member_id)
@@ -225,7 +226,7 @@ class ConsumerGroups:
 
     def assignor_of(self, group: ConsumerGroup) -> str:
         """Who assigns a group's partitions."""
-        return self._assignor(group.preferred_assignor())
+        return self._assignor(group.subscriptions.preferred_assignor())
 
     def reconcile_member(
         self,
@@ -243,7 +244,7 @@ class ConsumerGroups:
             return member
 
         def subscribed() -> frozenset[TopicId]:
-            return self.topics.ids_of(group.names_of(member))
+            return self.topics.ids_of(group.subscriptions.names_of(member))
 
         moved = reconcile(
             member,
@@ -252,7 +253,7 @@ class ConsumerGroups:
                 target=target[1],
                 owned=owned,
                 subscribed=subscribed,
-                is_owned=group.is_owned,
+                is_owned=group.owners.is_owned,
                 subscription_changed=subscription_changed,
             ),
         )
@@ -279,14 +280,12 @@ class ConsumerGroups:
         decision = Decision(group)
         for member_id in gone:
             decision.remove(member_id)
-        kept = {pattern for pattern in group.pattern_counts if _count_of(gone, pattern) < group.pattern_counts[pattern]}
+        kept = group.subscriptions.patterns_without(gone.values())
         for pattern in dict.fromkeys(member.pattern for member in gone.values() if member.pattern is not None):
             if pattern not in kept:
                 decision.keep(RecordType.PATTERN, pattern, None)
         names = {name for member_id, member in group.members.items() if member_id not in gone for name in member.topic_names}
-        for pattern, resolved in group.patterns.items():
-            if pattern in kept:
-                names |= resolved.topics
+        names |= group.subscriptions.matched_by(kept)
         decision.keep_epoch(group.group_epoch + 1, self.topics.hash_of(names))
         decision.carry_out(effects)
 
@@ -368,20 +367,3 @@ class ConsumerGroups:
                 self.timers.cancel((kind, group.group_id, member_id))
         if group.is_dead:
             self.timers.cancel(("assignment", group.group_id, ""))
-
-
-def _names_after(group: ConsumerGroup, old: ConsumerMember, new: ConsumerMember) -> set[str]:
-    """The topics of a group when a member says something else than it did."""
-    if old.topic_names == new.topic_names:
-        names = set(group.topic_counts)
-    else:
-        gone = {name for name in old.topic_names if group.topic_counts[name] == 1}
-        names = (set(group.topic_counts) - gone) | new.topic_names
-    for pattern, resolved in group.patterns.items():
-        if pattern != old.pattern or pattern == new.pattern or group.pattern_counts[pattern] > 1:
-            names |= resolved.topics
-    return names
-
-
-def _count_of(members: Mapping[str, ConsumerMember], pattern: str) -> int:
-    return sum(member.pattern == pattern for member in members.values())

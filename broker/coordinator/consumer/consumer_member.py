@@ -1,16 +1,17 @@
 """A member of a group whose partitions the broker assigns (KIP-848): a value, which every record about it replaces.
 
-Source: Kafka's `ConsumerGroupMember`, `MemberState`.
+Source: Kafka's `ConsumerGroupMember`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from enum import IntEnum
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 import msgspec
 
+from lowtide.broker.coordinator.consumer.member_state import MemberEvent, MemberState, next_state, state_of_record
 from lowtide.protocol.consumer_group_records import (
     ClassicMemberMetadata,
     CurrentTopicPartitions,
@@ -27,25 +28,14 @@ Assignment: TypeAlias = Mapping[TopicId, frozenset[int]]
 
 NOTHING: Final[Assignment] = {}
 
-Epochs: TypeAlias = Mapping[TopicId, Mapping[int, int]]
-"""In which epoch of its own a member was given each partition that it has, or is asked to give back (KIP-1251)."""
+Epochs: TypeAlias = Mapping[TopicId, Mapping[int, int]] | int
+"""In which epoch of its own a member was given each partition that it has, or is asked to give back (KIP-1251); one number where that is
+the same of all."""
 
-NO_EPOCHS: Final[Epochs] = {}
+NO_EPOCHS: Final[Epochs] = 0
 
-
-class MemberState(IntEnum):
-    """How far a member is. The numbers are those of its record."""
-
-    STABLE = 0
-    """It has what its epoch's target gave it. transition: a newer target takes something away → UNREVOKED_PARTITIONS; gives it what others
-    still have → UNRELEASED_PARTITIONS; else STABLE in the newer epoch."""
-    UNREVOKED_PARTITIONS = 1
-    """It is asked to give partitions back. transition: it no longer names them among what it has → as from STABLE; it takes longer than its
-    rebalance time-out → out."""
-    UNRELEASED_PARTITIONS = 2
-    """It waits for partitions that others still have. transition: they are free → STABLE."""
-    UNKNOWN = 127
-    """A newer coordinator's state. transition: it has nothing any more → as from STABLE; else it is fenced."""
+FEW: Final = 8
+"""So many partitions of a topic, or names of topics, are one object for all members that have just these: groups of one member are many."""
 
 
 class ConsumerMember(msgspec.Struct, frozen=True):
@@ -134,60 +124,81 @@ class ConsumerMember(msgspec.Struct, frozen=True):
             rack_id=value.rack_id,
             client_id=value.client_id,
             client_host=value.client_host,
-            topic_names=frozenset(value.subscribed_topic_names),
+            topic_names=_names(tuple(value.subscribed_topic_names)),
             topic_regex=value.subscribed_topic_regex,
             rebalance_timeout_ms=value.rebalance_timeout_ms,
             server_assignor=value.server_assignor,
             classic=value.classic_member_metadata,
         )
 
-    def with_current(self, value: MemberCurrent | None) -> ConsumerMember:
-        """It after a record of what it has; with None it has nothing, and is about to be out."""
+    def holds(self, topic_id: TopicId, number: int) -> bool:
+        """Whether it has a partition, or may still have it."""
+        return number in self.assigned.get(topic_id, ()) or number in self.revoking.get(topic_id, ())
+
+    def with_current(self, value: MemberCurrent | None, target: Assignment = NOTHING) -> ConsumerMember:
+        """It after a record of what it has; with None it has nothing, and is about to be out.
+
+        `target` is what it is to have: mostly that is what it has, which isn't kept twice.
+        """
         if value is None:
             return msgspec.structs.replace(
                 self,
                 member_epoch=LEAVE_EPOCH,
                 previous_epoch=LEAVE_EPOCH,
-                state=MemberState.STABLE,
+                state=next_state(self.state, MemberEvent.CLEARED),
                 assigned=NOTHING,
                 revoking=NOTHING,
                 epochs=NO_EPOCHS,
             )
+        assigned = assignment_of((row.topic_id, row.partitions) for row in value.assigned_partitions)
         return msgspec.structs.replace(
             self,
             member_epoch=value.member_epoch,
             previous_epoch=value.previous_member_epoch,
-            state=_STATES.get(value.state, MemberState.UNKNOWN),
-            assigned=assignment_of((row.topic_id, row.partitions) for row in value.assigned_partitions),
+            state=state_of_record(value.state),
+            assigned=target if assigned == target else assigned,
             revoking=assignment_of((row.topic_id, row.partitions) for row in value.partitions_pending_revocation),
             epochs=_epochs_of((*value.assigned_partitions, *value.partitions_pending_revocation), max(value.member_epoch, 0)),
         )
 
     def epoch_of(self, topic_id: TopicId, number: int) -> int | None:
         """In which epoch it was given a partition; None for one that it doesn't have."""
-        return self.epochs.get(topic_id, {}).get(number)
+        epochs = self.epochs
+        if isinstance(epochs, int):
+            return epochs if self.holds(topic_id, number) else None
+        return epochs.get(topic_id, {}).get(number)
 
     def _current_rows(self, assignment: Assignment) -> list[CurrentTopicPartitions]:
         rows = []
         for topic_id, numbers in assignment.items():
-            partitions, known = sorted(numbers), self.epochs.get(topic_id, {})
-            given = [known.get(number, self.member_epoch) for number in partitions]
+            partitions = sorted(numbers)
+            epochs = (self.epoch_of(topic_id, number) for number in partitions)
+            given = [self.member_epoch if epoch is None else epoch for epoch in epochs]
             rows.append(CurrentTopicPartitions(topic_id=topic_id, partitions=partitions, assignment_epochs=given))
         return rows
-
-
-_STATES: Final = {int(state): state for state in MemberState}
 
 
 def assignment_of(rows: Iterable[tuple[TopicId, Iterable[int]]]) -> Assignment:
     """Partitions by topic."""
     found: dict[TopicId, frozenset[int]] = {}
     for topic_id, partitions in rows:
-        numbers = frozenset(partitions)
+        numbers = _numbers(tuple(partitions))
         if numbers:
             known = found.get(topic_id)
             found[topic_id] = numbers if known is None else known | numbers
-    return found
+    return found or NOTHING
+
+
+def _numbers(partitions: tuple[int, ...]) -> frozenset[int]:
+    return _few_numbers(partitions) if len(partitions) <= FEW else frozenset(partitions)
+
+
+def _names(topics: tuple[str, ...]) -> frozenset[str]:
+    return _few_names(topics) if len(topics) <= FEW else frozenset(topics)
+
+
+_few_numbers = lru_cache(1024)(frozenset[int])
+_few_names = lru_cache(1024)(frozenset[str])
 
 
 def heartbeat_rows(assignment: Assignment) -> list[HeartbeatTopicPartitions]:
@@ -215,4 +226,10 @@ def _epochs_of(rows: Iterable[CurrentTopicPartitions], default: int) -> Epochs:
         if given is None or len(given) != len(row.partitions):
             given = [default] * len(row.partitions)
         found.setdefault(row.topic_id, {}).update(zip(row.partitions, given, strict=True))
-    return found
+    return compact_epochs(found)
+
+
+def compact_epochs(epochs: Mapping[TopicId, Mapping[int, int]]) -> Epochs:
+    """The epochs of all partitions that a member has, as they are kept."""
+    different = {epoch for of_topic in epochs.values() for epoch in of_topic.values()}
+    return epochs if len(different) > 1 else different.pop() if different else NO_EPOCHS

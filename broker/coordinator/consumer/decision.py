@@ -79,7 +79,7 @@ class Decision:
         self.keep(RecordType.TARGET_EPOCH, "", None)
         for member_id in group.members:
             self.keep(RecordType.MEMBER, member_id, None)
-        for pattern in group.patterns:
+        for pattern in group.subscriptions.patterns:
             self.keep(RecordType.PATTERN, pattern, None)
         self.keep(RecordType.TOPICS, "", None)
         self.keep(RecordType.GROUP, "", None)

@@ -15,7 +15,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import NamedTuple
 
-from lowtide.broker.coordinator.classic.classic_group import ClassicGroup, Member
+from lowtide.broker.coordinator.classic.classic_group import ClassicGroup
+from lowtide.broker.coordinator.classic.classic_member import Member
+from lowtide.broker.coordinator.classic.classic_record import group_record
 from lowtide.broker.coordinator.classic.group_state import GroupState
 from lowtide.broker.coordinator.classic.rebalancing import Rebalancing, join_failed, sync_failed
 from lowtide.broker.coordinator.consumer.consumer_group import INITIAL_EPOCH, ConsumerGroup
@@ -137,7 +139,7 @@ class Migration:
     def may_downgrade(self, group: ConsumerGroup, gone: Mapping[str, ConsumerMember], joining: ConsumerMember | None = None) -> bool:
         """Whether a group becomes classic without these members, or with one in their place: all that are left speak that protocol."""
         left = len(group.members) - len(gone)
-        classic_left = group.classic_count - sum(member.classic is not None for member in gone.values())
+        classic_left = group.subscriptions.classic_count - sum(member.classic is not None for member in gone.values())
         count = left + (joining is not None)
         return classic_left == left and count > 0 and self._settings.may_downgrade and count <= self._settings.max_size
 
@@ -175,7 +177,7 @@ class Migration:
         for row in classic.members.values():
             target = targets.get(row.member_id, group.targets.get(row.member_id, NOTHING))
             classic.assign(row, self.encode(target, row.metadata(classic.protocol_name)))
-        effects.keep_group(group.group_id, classic.as_record({row.member_id: row.assignment for row in classic.members.values()}))
+        effects.keep_group(group.group_id, group_record(classic, {row.member_id: row.assignment for row in classic.members.values()}))
         self._prepared[group.group_id] = classic
         effects.then.append(partial(self._on_classic, classic, rebalances))
 
@@ -190,7 +192,7 @@ class Migration:
         return encode_assignment(version, rows)
 
     def take_prepared(self, group_id: str) -> ClassicGroup | None:
-        """The classic group that a record that was just appended is about, if it was made here."""
+        """The classic group of a record that was just appended, if it was created here."""
         return self._prepared.pop(group_id, None)
 
     def _on_classic(self, classic: ClassicGroup, rebalances: bool, _error: ErrorCode, effects: Effects) -> None:  # noqa: FBT001

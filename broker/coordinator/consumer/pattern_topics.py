@@ -1,6 +1,6 @@
 """Which topics match the patterns that members of a group subscribe to: found out a slice at a time, and kept in records.
 
-Guards: a pattern that can't be read is refused before anybody has it; the patterns of a group are matched one time at once, and not more
+Guards: an invalid pattern is refused before a member has it; the patterns of a group are matched one time at once, and not more
 often than every `REFRESH_MIN_MS`, whatever its members send.
 
 Source: Kafka's `GroupMetadataManager.maybeUpdateRegularExpressions`, `handleRegularExpressionsResult`.
@@ -48,16 +48,16 @@ class PatternMatching:
         group = decision.group
         changed = old.topic_regex != new.topic_regex
         is_resolved = False
-        wanted = set(group.pattern_counts)
+        wanted = set(group.subscriptions.pattern_counts)
         if changed:
-            if old.pattern is not None and group.pattern_counts[old.pattern] == 1:
+            if old.pattern is not None and group.subscriptions.pattern_counts[old.pattern] == 1:
                 wanted.discard(old.pattern)
                 decision.keep(RecordType.PATTERN, old.pattern, None)
             if new.pattern is not None:
-                if new.pattern not in group.pattern_counts and check_pattern(new.pattern) != ErrorCode.NONE:
+                if new.pattern not in group.subscriptions.pattern_counts and check_pattern(new.pattern) != ErrorCode.NONE:
                     return Refusal(ErrorCode.INVALID_REGULAR_EXPRESSION, "SubscribedTopicRegex is not a valid regular expression.")
                 wanted.add(new.pattern)
-                is_resolved = new.pattern in group.patterns
+                is_resolved = new.pattern in group.subscriptions.patterns
         if wanted and self._needs_refresh(group, wanted, wall_ms):
             decision.resolves = frozenset(wanted)
         return PatternChange(changed, is_resolved)
@@ -65,14 +65,14 @@ class PatternMatching:
     def _needs_refresh(self, group: ConsumerGroup, wanted: set[str], wall_ms: int) -> bool:
         if group.group_id in self._resolving:
             return False
-        last = next(iter(group.patterns.values()), None)
+        last = next(iter(group.subscriptions.patterns.values()), None)
         if last is None:
             return True
         age_ms = wall_ms - last.wall_ms
         if 0 <= age_ms <= REFRESH_MIN_MS:
             return False
         return (
-            wanted != set(group.patterns)
+            wanted != set(group.subscriptions.patterns)
             or last.revision < self._topics.new_topics_revision
             or not 0 <= age_ms <= self._settings.consumer_regex_refresh_interval_ms
         )
@@ -98,16 +98,16 @@ class PatternMatching:
         if group is None:
             return
         decision = Decision(group)
-        names = set(group.topic_counts)
+        names = set(group.subscriptions.topic_counts)
         bumps = False
         for pattern, topics in found.items():
-            if pattern in group.pattern_counts:
-                known = group.patterns.get(pattern)
+            if pattern in group.subscriptions.pattern_counts:
+                known = group.subscriptions.patterns.get(pattern)
                 bumps = bumps or topics != (known.topics if known is not None else frozenset())
                 names |= topics
                 value = PatternTopics(topics=sorted(topics), version=revision, timestamp=effects.wall_ms)
                 decision.keep(RecordType.PATTERN, pattern, value)
-        for pattern, known in group.patterns.items():
+        for pattern, known in group.subscriptions.patterns.items():
             if pattern not in found:
                 names |= known.topics
         metadata_hash = self._topics.hash_of(names)

@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from lowtide.broker.coordinator.consumer.consumer_member import NOTHING, Assignment, ConsumerMember, MemberState
+from lowtide.broker.coordinator.consumer.consumer_member import NOTHING, Assignment, ConsumerMember, Epochs, compact_epochs
+from lowtide.broker.coordinator.consumer.member_state import MemberEvent, MemberState, next_state
 from lowtide.protocol.types import TopicId
 
 
@@ -68,7 +69,8 @@ def _without_unsubscribed(member: ConsumerMember, facts: Reconciliation) -> Cons
     for topic_id, numbers in gone.items():
         revoking[topic_id] = revoking.get(topic_id, frozenset()) | numbers
     if _owns_any(facts.owned, revoking):
-        return msgspec.structs.replace(member, state=MemberState.UNREVOKED_PARTITIONS, assigned=kept, revoking=revoking)
+        state = next_state(member.state, MemberEvent.MUST_REVOKE)
+        return msgspec.structs.replace(member, state=state, assigned=kept, revoking=revoking)
     return msgspec.structs.replace(member, assigned=kept, epochs=_epochs(member, kept, member.revoking, member.member_epoch))
 
 
@@ -93,32 +95,33 @@ def _next(member: ConsumerMember, facts: Reconciliation, member_epoch: int) -> C
         if released:
             free[topic_id] = released
     if revoking and _owns_any(facts.owned, revoking):
-        return _moved(member, member_epoch, MemberState.UNREVOKED_PARTITIONS, kept, revoking)
+        return _moved(member, member_epoch, MemberEvent.MUST_REVOKE, kept, revoking)
     for topic_id, numbers in free.items():
         kept[topic_id] = kept.get(topic_id, frozenset()) | numbers
-    state = MemberState.UNRELEASED_PARTITIONS if has_unreleased else MemberState.STABLE
-    return _moved(member, facts.target_epoch, state, kept, NOTHING)
+    event = MemberEvent.MUST_WAIT if has_unreleased else MemberEvent.ARRIVED
+    return _moved(member, facts.target_epoch, event, kept, NOTHING)
 
 
-def _moved(member: ConsumerMember, epoch: int, state: MemberState, assigned: Assignment, revoking: Assignment) -> ConsumerMember:
+def _moved(member: ConsumerMember, epoch: int, event: MemberEvent, assigned: Assignment, revoking: Assignment) -> ConsumerMember:
     return msgspec.structs.replace(
         member,
         member_epoch=epoch,
         previous_epoch=member.member_epoch,
-        state=state,
+        state=next_state(member.state, event),
         assigned=assigned,
         revoking=revoking,
         epochs=_epochs(member, assigned, revoking, epoch),
     )
 
 
-def _epochs(member: ConsumerMember, assigned: Assignment, revoking: Assignment, epoch: int) -> dict[TopicId, dict[int, int]]:
+def _epochs(member: ConsumerMember, assigned: Assignment, revoking: Assignment, epoch: int) -> Epochs:
     """In which epoch each partition was given: what the member had keeps its own, what is new, or given back and given again, has this."""
     found: dict[TopicId, dict[int, int]] = {}
     for part, had in ((assigned, member.assigned), (revoking, None)):
         for topic_id, numbers in part.items():
-            known, old = member.epochs.get(topic_id, {}), had.get(topic_id, frozenset()) if had is not None else numbers
+            old = had.get(topic_id, frozenset()) if had is not None else numbers
             row = found.setdefault(topic_id, {})
             for number in numbers:
-                row[number] = known.get(number, epoch) if number in old else epoch
-    return found
+                known = member.epoch_of(topic_id, number) if number in old else None
+                row[number] = epoch if known is None else known
+    return compact_epochs(found)

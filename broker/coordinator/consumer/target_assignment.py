@@ -44,10 +44,11 @@ class TargetAssigner:
 
     def is_heavy(self, group: ConsumerGroup) -> bool:
         """Whether a worker should make a group's target: it could hold the loop for longer than some milliseconds."""
-        names = group.subscribed_names()
+        subscriptions = group.subscriptions
+        names = subscriptions.names()
         partitions = sum(self._topics.partition_counts(self._topics.ids_of(names)).values())
         count = len(group.members)
-        is_alike = not group.patterns and all(group.topic_counts[name] == count for name in names)
+        is_alike = not subscriptions.patterns and all(subscriptions.topic_counts[name] == count for name in names)
         return (count + partitions) * (1 if is_alike else min(count, DIFFERENT_MAX)) > HEAVY
 
     def assign(
@@ -62,7 +63,7 @@ class TargetAssigner:
 
     @staticmethod
     def keep(group: ConsumerGroup, epoch: int, made: Target, wall_ms: int) -> tuple[list[ConsumerGroupChange], dict[str, Assignment]]:
-        """The records of a target that was made, and what those get for whom it is new."""
+        """The records of a computed target, and the new assignments of members for which it differs."""
         changed = {member_id: target for member_id, topics in made.items() if (target := _new_target(group, member_id, topics)) is not None}
         changes = [_target_change(group, member_id, target) for member_id, target in changed.items()]
         return [*changes, epoch_change(group, epoch, wall_ms)], changed
@@ -82,7 +83,7 @@ class TargetAssigner:
         every: set[TopicId] = set()
         rows: dict[str, AssignedMember] = {}
         for member_id, member in members.items():
-            names = group.names_of(member)
+            names = group.subscriptions.names_of(member)
             topics = ids.get(names)
             if topics is None:
                 topics = ids[names] = self._topics.ids_of(names)

@@ -38,6 +38,8 @@ class TopicView:
     def __init__(self, holder: ImageHolder) -> None:
         self._holder = holder
         self._hashes: dict[str, tuple[TopicImage, object, bytes]] = {}
+        self._numbered: MetadataImage | None = None
+        self._number = 0
         self.new_topics_revision = holder.image.revision
         """The revision of the image that last had a new topic."""
 
@@ -45,6 +47,14 @@ class TopicView:
     def image(self) -> MetadataImage:
         """The cluster as it is."""
         return self._holder.image
+
+    @property
+    def image_number(self) -> int:
+        """Tells the image that there is from all that were there before: a group that keeps an image itself keeps all its topics."""
+        if self._holder.image is not self._numbered:
+            self._numbered = self._holder.image
+            self._number += 1
+        return self._number
 
     def ids_of(self, names: Iterable[str]) -> frozenset[TopicId]:
         """The ids of those topics that there are."""

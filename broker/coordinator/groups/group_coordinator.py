@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from lowtide.broker.administration.topic_administrator import TopicAdministrator
-from lowtide.broker.authorizer import Operation, topic
+from lowtide.broker.authorizer.resources import Operation, topic
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.classic.joining import Client
 from lowtide.broker.coordinator.consumer.topic_view import TopicView
@@ -17,8 +17,9 @@ from lowtide.broker.coordinator.groups.group_shard import Groups
 from lowtide.broker.coordinator.member_memory import MemberMemory
 from lowtide.broker.coordinator.runtime.coordinator_runtime import CoordinatorRuntime
 from lowtide.broker.coordinator.runtime.effects import Effects, append_error
-from lowtide.broker.coordinator.runtime.offsets_topic import GROUP_TOPIC, OffsetsTopic
-from lowtide.broker.coordinator.runtime.shard import Shard
+from lowtide.broker.coordinator.runtime.offsets_topic import GROUP_TOPIC, OffsetsTopic, forget_hashes
+from lowtide.broker.coordinator.runtime.shard import CoordinatedTopic, Shard
+from lowtide.broker.pacing import Pacing
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import run_in_slices
@@ -29,6 +30,15 @@ from lowtide.replication.partition import Partition
 from lowtide.storage.log.markers import Marker
 
 R = TypeVar("R")
+
+
+class HeldGroups(NamedTuple):
+    """What a broker keeps of all its groups, and how often there was too much (since the start)."""
+
+    groups: int
+    offsets: int
+    metadata_characters: int
+    refused: int
 
 
 class GroupCoordinator:
@@ -43,19 +53,25 @@ class GroupCoordinator:
         self.broker = broker
         self.survey_turn = asyncio.Lock()
         """Who goes through all groups has it."""
+        self.joins = Pacing(broker.replicas.slices.turns, broker.log)
+        """First heartbeats of members, and of their groups."""
         self._loop = loop
+        self._refused = 0
+        """Groups, offsets and members, up to the last tick."""
         self._memory = MemberMemory()
         self._admission = GroupAdmission(self.settings, broker.clock.monotonic_ms())
         self._admission.count_groups = lambda: sum(len(shard.state.by_id) for shard in self._runtime.shards.values())
         self._topics = TopicView(broker.metadata)
         self._runtime: CoordinatorRuntime[Groups] = CoordinatorRuntime(
-            topic=GROUP_TOPIC,
+            CoordinatedTopic(
+                name=GROUP_TOPIC,
+                make_state=lambda: Groups(self.settings, broker.random, self._memory, self._topics, self._admission),
+            ),
             replicas=broker.replicas,
             clock=broker.clock,
             loop=loop,
             worker=broker.worker,
             log=broker.log,
-            make_state=lambda: Groups(self.settings, broker.random, self._memory, self._topics, self._admission),
         )
 
     # ------------------------------------------------------------------ requests
@@ -64,12 +80,18 @@ class GroupCoordinator:
         """Whether a group may have this id; offsets may be committed without one, as in Kafka, but no member may join."""
         return None if group_id else ErrorCode.INVALID_GROUP_ID
 
+    def held(self) -> HeldGroups:
+        """How much is kept of all groups."""
+        admission = self._admission
+        refused = self._refused + admission.refused_count + self._memory.refused_count
+        return HeldGroups(admission.count_groups(), admission.offset_count, admission.metadata_bytes, refused)
+
     def client_of(self, context: RequestContext) -> Client:
         """Who sends a request, as groups know it."""
         authorizer = self.broker.authorizer
 
         def may_see(name: str) -> bool:
-            return authorizer.authorize(context.principal, Operation.DESCRIBE, topic(name))
+            return authorizer.authorize(context, Operation.DESCRIBE, topic(name))
 
         host = f"/{context.connection.peer.rpartition(':')[0]}"
         return Client(context.client_id or "", host, context.api_version, None if authorizer.allows_all else may_see)
@@ -104,7 +126,7 @@ class GroupCoordinator:
         return pending
 
     def when_all_committed(self, shard: Shard[Groups], then: Callable[[ErrorCode], None]) -> None:
-        """Go on when all that the state says now is committed, or can't be said to be. Called once, perhaps from within this call."""
+        """Continue when all of the current state is committed, or its commit has failed. Called once, perhaps from within this call."""
 
         def go_on(error: ErrorCode, _effects: Effects) -> None:
             then(error)
@@ -135,6 +157,7 @@ class GroupCoordinator:
     # ------------------------------------------------------------------ what happens elsewhere
     def on_tick(self) -> None:
         """Follow who leads, and say what had to be refused. On the order of once a second."""
+        self._refused += self._memory.refused_count + self._admission.refused_count
         refused, self._memory.refused_count = self._memory.refused_count, 0
         if refused:
             self.broker.log.warning("members were refused: groups hold too much", refused=refused, held_bytes=self._memory.held_bytes)
@@ -142,6 +165,8 @@ class GroupCoordinator:
         if refused:
             counts = {"groups": self._admission.count_groups(), "offsets": self._admission.offset_count}
             self.broker.log.warning("groups or offsets were refused: there are as many as there may be", refused=refused, **counts)
+        if self._admission.have_most_gone():
+            forget_hashes()
         if self.topic.exists or self._runtime.shards:
             self._runtime.follow(self.topic.partition_count if self.topic.exists else 0)
 

@@ -2,7 +2,7 @@
 
 Pure: a request, the time and the state give records and answers. Offsets change only by `apply` and `note`. What a classic group does
 between two records (who has joined, who is late) is in memory alone, as in Kafka: a coordinator that takes over knows the last generation
-that was kept, takes its members for alive, and goes on from there.
+that was kept, treats its members as live, and continues from there.
 
 Guards: nothing is returned of a group that is loaded in part (the runtime's part); an unused group costs nothing for long.
 """
@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
-from lowtide.broker.coordinator.classic.classic_group import ClassicGroup
 from lowtide.broker.coordinator.classic.classic_groups import ClassicGroups
+from lowtide.broker.coordinator.classic.classic_record import group_of_record
 from lowtide.broker.coordinator.classic.joining import Client
 from lowtide.broker.coordinator.classic.rebalancing import NO_MEMBER_ID, TimerKey, join_failed, sync_failed
 from lowtide.broker.coordinator.consumer.classic_members import ClassicMembers
@@ -96,7 +96,7 @@ class Groups:
         Errors: ProtocolError for a group that can't be.
         """
         if isinstance(change, GroupMetadata) and change.value is not None:
-            group = ClassicGroup.from_record(change.group, change.value, self.memory)
+            group = group_of_record(change.group, change.value, self.memory)
             if change.group in self.by_id:
                 self.by_id[change.group].release()
             self.by_id[change.group] = group

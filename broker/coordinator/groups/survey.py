@@ -1,6 +1,6 @@
 """A coordinator's answer to what all of its groups have consumed: of every partition of `__consumer_offsets` that this broker leads.
 
-Guards: what is returned can't be lost any more. The groups are walked through a step at a time, and commits go on meanwhile; then all that
+Guards: the result cannot be lost any more. The groups are walked through a step at a time, and commits continue meanwhile; then all that
 was in the logs at the end of the walk has to be committed before the answer counts, so it holds for any later coordinator. The
 answer names the partitions that it speaks for with their leader epochs: one whose groups aren't loaded, or that isn't led any more, is
 not among them.
@@ -32,7 +32,7 @@ async def survey(coordinator: GroupCoordinator, asked: Sequence[ConsumedOffsetsT
     if isinstance(shards, ErrorCode):
         return DescribeConsumedOffsetsResponse(error_code=shards)
     consumed = ConsumedOffsets(asked)
-    async with coordinator.survey_turn:  # Of many at once each would have its slice before anybody else.
+    async with coordinator.survey_turn:  # Otherwise many at once would each take a slice before other requests.
         await walk_in_slices(coordinator.broker.turns, _take_in(shards, consumed))
     outcomes = [(shard, _kept(coordinator, shard)) for shard in shards]
     kept = [shard for shard, outcome in outcomes if await outcome == ErrorCode.NONE]

@@ -1,12 +1,11 @@
-"""Carries out what coordinators decide: loads their state, appends their records, and releases answers when these are committed.
+"""Carries out what coordinators decide: appends their records, and releases answers when these are committed.
 
-A coordinator's state is that of the partition's log. A broker that comes to lead the partition reads the log, pieces of it in the worker,
-records a slice at a time, and refuses requests meanwhile (COORDINATOR_LOAD_IN_PROGRESS); one that no longer leads forgets it all
-(NOT_COORDINATOR). Everything between a look at the state and the append of what follows from it happens in one turn of the loop.
+A coordinator's state is that of the partition's log. A broker that comes to lead the partition reads the log (`shard_loader`), and refuses
+requests meanwhile (COORDINATOR_LOAD_IN_PROGRESS); one that no longer leads forgets it all (NOT_COORDINATOR). Everything between a look at
+the state and the append of what follows from it happens in one turn of the loop.
 
 Guards: no answer tells what could be lost with this broker alone: it waits until its records are committed; nothing is appended, and no
-timer acts, in a leadership other than the one whose log the state was read from; a broken or unknown record costs itself only, and is
-logged.
+timer acts, in a leadership other than the one whose log the state was read from.
 """
 
 from __future__ import annotations
@@ -14,64 +13,48 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Final, Generic
+from typing import Any, Generic
 
 from lowtide.broker.coordinator.runtime.effects import Effects, Job, Promise, Then
 from lowtide.broker.coordinator.runtime.in_transaction import InTransaction, TransactionEnded
-from lowtide.broker.coordinator.runtime.shard import S, Shard, make_batches
+from lowtide.broker.coordinator.runtime.shard import CoordinatedTopic, S, Shard, make_batches
+from lowtide.broker.coordinator.runtime.shard_loader import ShardLoader
 from lowtide.broker.partitions.delayed.commit import committed_end
 from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.broker.pending import Pending
 from lowtide.broker.slices import run_in_slices, run_in_turns
-from lowtide.protocol.errors import ErrorCode, ProtocolError
-from lowtide.protocol.group_records import OffsetCommits, decode_record
-from lowtide.protocol.records import BatchHeader, ControlRecordType, Record, iterate_batches, iterate_records, read_control_record
-from lowtide.protocol.types import Offset, ProducerId
-from lowtide.replication.partition import MAXIMUM_DECOMPRESSED_BYTES, Partition
+from lowtide.protocol.control_records import ControlRecordType
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.group_records import OffsetCommits
+from lowtide.protocol.types import Offset
+from lowtide.replication.partition import Partition
 from lowtide.runtime.clock import Clock
 from lowtide.runtime.worker import Worker
-from lowtide.storage.errors import StorageError
 from lowtide.storage.log.markers import Marker
-from lowtide.storage.log.segment_file import FileSlice
-
-LOAD_BYTES_MAX: Final = 1 << 20
-"""Read at a time while loading, however large `offsets.load.buffer.size` is; a larger batch is read whole."""
-
-_MANY_RECORDS: Final = 10_000
-"""Loading so many is worth a line in the log."""
-
-_TOLD_ONE_BY_ONE: Final = 10
-"""Records that can't be used are named in the log, so many of a partition; then they are counted. A log may be full of them."""
-
-_RECORDS_A_STEP: Final = 32
-"""Applied between two looks at the clock: some tenths of a millisecond."""
 
 
 class CoordinatorRuntime(Generic[S]):
     """The coordinators of one topic on one broker."""
 
-    def __init__(  # noqa: PLR0913  parts, each by its name
+    def __init__(
         self,
+        topic: CoordinatedTopic[S],
         *,
-        topic: str,
         replicas: ReplicaManager,
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
         worker: Worker,
         log: Any,
-        make_state: Callable[[], S],
-        decode: Callable[[bytes | None, bytes | None], Any] = decode_record,
     ) -> None:
-        """`make_state` makes the state of a partition, and `decode` what that understands out of a record, None for an unknown one."""
-        self.topic = topic
+        self.topic = topic.name
         self.shards: dict[int, Shard[S]] = {}
         self._replicas = replicas
         self._clock = clock
         self._loop = loop
         self._worker = worker
         self._log = log
-        self._make_state = make_state
-        self._decode = decode
+        self._make_state = topic.make_state
+        self._loader = ShardLoader(topic.decode, replicas=replicas, clock=clock, loop=loop, worker=worker, log=log)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._closed = False
@@ -88,7 +71,7 @@ class CoordinatorRuntime(Generic[S]):
         if isinstance(partition, ErrorCode) or not partition.is_leader or self._closed:
             return ErrorCode.NOT_COORDINATOR
         shard = self.shards[number] = Shard(number, partition, self._make_state())
-        self._load(shard, partition.log.log_start_offset, partition.log.log_end_offset)
+        self._loader.load(shard, on_loaded=self._on_loaded, on_failed=self._unload)
         return shard if shard.loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
     def follow(self, partition_count: int) -> None:
@@ -117,7 +100,7 @@ class CoordinatorRuntime(Generic[S]):
         return Effects(self._clock.monotonic_ms(), self._clock.wall_ms())
 
     def carry_out(self, shard: Shard[S], effects: Effects) -> None:
-        """Append the records of a decision, give its answers, and go on when the records are committed."""
+        """Append the records of a decision, give its answers, and continue when the records are committed."""
         error = ErrorCode.NONE
         if effects.records:
             error = self._append(shard, effects)
@@ -164,7 +147,7 @@ class CoordinatorRuntime(Generic[S]):
         self.carry_out(shard, effects)
 
     def when_committed(self, shard: Shard[S], end_offset: Offset, then: list[Then]) -> None:
-        """Go on when the log is committed up to `end_offset` (exclusive): now, if it is."""
+        """Continue when the log is committed up to `end_offset` (exclusive): now, if it is."""
         if not shard.waiting and committed_end(shard.partition.log) >= end_offset:
             self._go_on(shard, then, ErrorCode.NONE)
         else:
@@ -222,7 +205,7 @@ class CoordinatorRuntime(Generic[S]):
             self.carry_out(shard, effects)
 
     def _ask(self, shard: Shard[S]) -> None:
-        """Have one question out to the partition: when the first that waits may go on."""
+        """Have one question out to the partition: when the first waiting one may continue."""
         if not shard.is_asking and shard.waiting:
             shard.is_asking = True
             self._replicas.when_committed(shard.partition, shard.waiting[0].end_offset, partial(self._on_committed, shard))
@@ -278,110 +261,11 @@ class CoordinatorRuntime(Generic[S]):
         for shard in self.shards.values():
             self._set_timer(shard)
 
-    # ------------------------------------------------------------------ loading
-    def _load(self, shard: Shard[S], offset: Offset, end_offset: Offset) -> None:
-        """Read on at `offset`, up to `end_offset` (exclusive), which is where the log ended when this broker came to lead it."""
-        if shard.unloaded:
-            return
-        if not shard.leads:
-            self._unload(shard)
-            return
-        if offset >= end_offset:
-            self._on_loaded(shard)
-            return
-        try:
-            read = shard.partition.log.read(offset, min(LOAD_BYTES_MAX, shard.state.settings.load_buffer_bytes), end_offset=end_offset)
-        except StorageError as error:
-            self._replicas.on_read_failed(shard.partition, error)
-            self._unload(shard)
-            return
-        if read.slice is None:
-            self._on_loaded(shard)
-            return
-        self._worker.submit(partial(_read_slice, read.slice), partial(self._on_read, shard, read.slice, offset, end_offset))
-
-    def _on_read(self, shard: Shard[S], read: FileSlice, offset: Offset, end_offset: Offset, content: bytes | BaseException) -> None:
-        if isinstance(content, BaseException) or not read.token.valid:
-            if not shard.unloaded:
-                self._log.error("a coordinator's log could not be read", partition=str(shard.partition.topic_partition), error=str(content))
-                self._unload(shard)
-            return
-        reached = [offset]
-
-        def on_done() -> None:
-            if shard.unloaded:
-                return
-            if reached[0] <= offset:
-                self._log.error("a coordinator's log could not be read", partition=str(shard.partition.topic_partition), offset=offset)
-                self._unload(shard)
-                return
-            self._load(shard, reached[0], end_offset)
-
-        run_in_slices(self._loop, self._clock, self._apply(shard, content, reached), on_done)
-
-    def _apply(self, shard: Shard[S], content: bytes, reached: list[Offset]) -> Iterator[None]:
-        """Apply the whole batches of what was read from `reached[0]` on, and say there how far they reach."""
-        applied = 0
-        try:
-            for position, header in iterate_batches(content):
-                if shard.unloaded:
-                    return
-                batch = memoryview(content)[position : position + header.size_bytes]
-                if header.is_control:
-                    if header.base_offset >= reached[0]:
-                        self._apply_marker(shard, header, batch)
-                else:
-                    producer_id = header.producer_id if header.is_transactional else None
-                    for record in iterate_records(batch, max_bytes=MAXIMUM_DECOMPRESSED_BYTES):
-                        if record.offset >= reached[0]:
-                            self._apply_record(shard, record, producer_id)
-                            applied += 1
-                            if not applied % _RECORDS_A_STEP:
-                                yield
-                reached[0] = max(reached[0], header.next_offset)
-        except ProtocolError as error:
-            self._log.error("a coordinator's log is damaged", partition=str(shard.partition.topic_partition), error=str(error))
-        shard.records_loaded += applied
-
-    @staticmethod
-    def _apply_marker(shard: Shard[S], header: BatchHeader, batch: memoryview) -> None:
-        marker = read_control_record(batch, max_bytes=MAXIMUM_DECOMPRESSED_BYTES)
-        if marker is not None:
-            is_commit = marker.type is ControlRecordType.COMMIT
-            shard.state.apply(TransactionEnded(header.producer_id, is_commit), header.base_offset)
-
-    def _apply_record(self, shard: Shard[S], record: Record, producer_id: ProducerId | None) -> None:
-        try:
-            change = self._decode(record.key, record.value)
-            if change is not None:
-                shard.state.apply(change if producer_id is None else InTransaction(producer_id, change), record.offset)
-                return
-            reason = "its type is not known"
-        except ProtocolError as error:
-            reason = str(error)
-        shard.records_left_aside += 1
-        if shard.records_left_aside <= _TOLD_ONE_BY_ONE:
-            self._log.warning(
-                "record of a coordinator is left aside", partition=str(shard.partition.topic_partition), offset=record.offset, reason=reason
-            )
-
+    # ------------------------------------------------------------------ coming and going
     def _on_loaded(self, shard: Shard[S]) -> None:
         shard.loaded = True
         effects = self.effects()
         shard.state.on_loaded(effects)
-        if shard.records_left_aside > _TOLD_ONE_BY_ONE:
-            self._log.warning(
-                "records of a coordinator were left aside",
-                partition=str(shard.partition.topic_partition),
-                records=shard.records_left_aside,
-            )
-        if shard.records_loaded >= _MANY_RECORDS:
-            self._log.info(
-                "coordinator loaded",
-                partition=str(shard.partition.topic_partition),
-                entries=shard.state.count,
-                records=shard.records_loaded,
-            )
         self.carry_out(shard, effects)
 
     def _unload(self, shard: Shard[S]) -> None:
@@ -395,10 +279,6 @@ class CoordinatorRuntime(Generic[S]):
         self.carry_out(shard, effects)
         while shard.waiting:
             self._go_on(shard, shard.waiting.popleft().then, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-
-
-def _read_slice(read: FileSlice) -> bytes:
-    return read.file.pread(read.size, read.position)
 
 
 def _answer(reply: Pending[Any], response: Any) -> None:

@@ -27,25 +27,25 @@ Reply: TypeAlias = Any
 """Stands for a request that is to be answered. Decisions hand it around and never look into it."""
 
 Then: TypeAlias = "Callable[[ErrorCode, Effects], None]"
-"""Goes on when records are committed (NONE) or could not be; with new effects, of the time when it goes on."""
+"""Continues when records are committed (NONE) or failed; with new effects, of the time when it continues."""
 
 
 class Job(NamedTuple):
-    """Long work: `steps` are taken a slice at a time, and then it goes on, unless the coordinator was unloaded meanwhile."""
+    """Long work: `steps` are taken a slice at a time, and then it continues, unless the coordinator was unloaded meanwhile."""
 
     steps: Iterator[object]
     go_on: Callable[[Effects], None]
 
 
 class Work(NamedTuple):
-    """Work that has no steps: a worker does `call`, and it goes on with what that returned or raised, as after a `Job`."""
+    """Work that has no steps: a worker does `call`, and it continues with the result or exception, as after a `Job`."""
 
     call: Callable[[], Any]
     go_on: Callable[[Any, Effects], None]
 
 
 class Promise(msgspec.Struct):
-    """Goes on with an answer, of which most are no more than that: what they say was known before."""
+    """Continues with an answer, of which most are no more than that: what they say was known before."""
 
     reply: Reply
     response: Any
@@ -63,7 +63,7 @@ class Promise(msgspec.Struct):
 class Effects:
     """Filled by one decision at one time, and carried out as a whole: the records first, then what is to be answered at once.
 
-    `then` goes on when all of the records are committed, in the order in which it was asked for; where there are none, when all up to
+    `then` continues when all of the records are committed, in the order in which it was asked for; where there are none, when all up to
     `barrier` are, which is at once without one.
     """
 

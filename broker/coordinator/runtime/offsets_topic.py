@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from operator import mul
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from lowtide.broker.administration.topic_administrator import TopicAdministrator
 from lowtide.broker.context import BrokerContext
@@ -28,7 +28,7 @@ from lowtide.replication.refusal import Refusal
 GROUP_TOPIC: Final = "__consumer_offsets"
 
 CREATION_TIMEOUT_MS: Final = 5_000
-"""How long one who looks for a coordinator waits for the topic; its making goes on after that. Less than clients' time-outs."""
+"""How long a request for a coordinator waits for the topic, whose creation continues after that. Less than clients' timeouts."""
 
 CREATION_LIMIT_MS: Final = 30_000
 """How long the making may take. Source: Kafka's `request.timeout.ms`, which its brokers use for that."""
@@ -70,6 +70,11 @@ def _hash(text: str) -> int:
 
 
 _remembered_hash = lru_cache(REMEMBERED_HASHES)(_hash)
+
+
+def forget_hashes() -> None:
+    """Forget the hashes that are remembered: each is a small object, which may keep a megabyte of freed memory from the system."""
+    _remembered_hash.cache_clear()
 
 
 class TopicSettings(Protocol):
@@ -165,7 +170,7 @@ class OffsetsTopic:
             outcome = await self._make(NewTopic(self.name, settings.topic_partition_count, factor))
             reason = outcome.message if outcome is not None and outcome.error_code != ErrorCode.TOPIC_ALREADY_EXISTS else ""
             if reason and reason != self._told:
-                log.error("a coordinator's topic could not be made: it can't serve anybody", topic=self.name, reason=reason)
+                _log_failure(log, self.name, outcome)
             self._told = reason
         finally:
             done.set_result(None)
@@ -192,6 +197,13 @@ class OffsetsTopic:
                 return None
         created = await self._administrator.create(topic, configs, CREATION_LIMIT_MS)
         return created if isinstance(created, Refusal) else None
+
+
+def _log_failure(log: Any, topic: str, outcome: Refusal | None) -> None:
+    """An error is what doesn't pass by itself, as a lack of a controller does."""
+    assert outcome is not None
+    report = log.warning if outcome.error_code.retriable else log.error
+    report("a coordinator's topic could not be created: it serves no client", topic=topic, reason=outcome.message)
 
 
 def _as_request(topic: NewTopic, configs: Sequence[tuple[str, str]]) -> CreateTopicsRequest:

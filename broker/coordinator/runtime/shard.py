@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from typing import Any, Final, Generic, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
 from lowtide.broker.coordinator.runtime.effects import Effects, Then
 from lowtide.broker.coordinator.runtime.timers import Timers
-from lowtide.protocol.group_records import CoordinatorRecord
+from lowtide.protocol.group_records import CoordinatorRecord, decode_record
 from lowtide.protocol.plain_batches import encode_plain_batch
 from lowtide.protocol.records import CRC_POSITION, LOG_OVERHEAD, MAGIC_POSITION, RECORD_BATCH_OVERHEAD, TRANSACTIONAL_BIT
 from lowtide.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, LeaderEpoch, Offset, ProducerEpoch, ProducerId
@@ -67,9 +68,21 @@ class CoordinatorState(Protocol):
 
 S = TypeVar("S", bound=CoordinatorState)
 
+Decode: TypeAlias = Callable[[bytes | None, bytes | None], Any]
+"""What a state understands out of a record's key and value; None for a record of an unknown type. Errors: ProtocolError."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatedTopic(Generic[S]):
+    """A topic of coordinators: its name, what makes the state of a partition, and what reads its records."""
+
+    name: str
+    make_state: Callable[[], S]
+    decode: Decode = decode_record
+
 
 class Waiting(msgspec.Struct):
-    """What goes on when the log is committed up to `end_offset` (exclusive), or fails at the deadline (monotonic milliseconds)."""
+    """What continues when the log is committed up to `end_offset` (exclusive), or fails at the deadline (monotonic milliseconds)."""
 
     end_offset: Offset
     deadline_ms: int
@@ -114,7 +127,7 @@ class Shard(Generic[S]):
         return partition.leader_epoch == self.leader_epoch and partition.is_leader and not partition.log.offline
 
     def wait(self, end_offset: Offset, deadline_ms: int, then: list[Then]) -> None:
-        """Go on when the log is committed up to there, and what waits already has gone on."""
+        """Continue when the log is committed up to there, after those that wait already."""
         if self.waiting:
             end_offset = max(end_offset, self.waiting[-1].end_offset)
         self.waiting.append(Waiting(end_offset, deadline_ms, then))

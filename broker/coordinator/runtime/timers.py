@@ -21,7 +21,8 @@ class Timers(Generic[K]):
         self.has_sooner = False
         """Whether a deadline was set before all others. Who looks at `next_ms` takes this back, and needn't look again until it is so."""
         self._deadlines: dict[K, int] = {}
-        self._places: dict[K, tuple[int, int]] = {}
+        self._places: dict[K, tuple[int, int, K]] = {}
+        """Which entry of the heap is a key's."""
         self._heap: list[tuple[int, int, K]] = []
         self._count = 0
 
@@ -49,15 +50,16 @@ class Timers(Generic[K]):
     @property
     def next_ms(self) -> int | None:
         """A time at or before the earliest deadline; None when nothing is waited for."""
-        while self._heap and self._places.get(self._heap[0][2]) != self._heap[0][:2]:
+        while self._heap and self._places.get(self._heap[0][2]) is not self._heap[0]:
             heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
     def take_due(self, now_ms: int) -> K | None:
         """The key with the earliest deadline, if that has come; it has none any more."""
         while self._heap and self._heap[0][0] <= now_ms:
-            place_ms, count, key = heappop(self._heap)
-            if self._places.get(key) != (place_ms, count):
+            place = heappop(self._heap)
+            key = place[2]
+            if self._places.get(key) is not place:
                 continue
             deadline_ms = self._deadlines[key]
             if deadline_ms > now_ms:
@@ -69,8 +71,7 @@ class Timers(Generic[K]):
 
     def _put(self, key: K, deadline_ms: int) -> None:
         self._count += 1
-        self._places[key] = (deadline_ms, self._count)
-        place = (deadline_ms, self._count, key)
+        place = self._places[key] = (deadline_ms, self._count, key)
         heappush(self._heap, place)
         if self._heap[0] is place:
             self.has_sooner = True
@@ -78,4 +79,4 @@ class Timers(Generic[K]):
     def _sweep(self) -> None:
         """Drop what is left of cancelled keys, when it is most of the heap: a client may come and go as often as it likes."""
         if len(self._heap) > 2 * len(self._places) + 64:
-            self._heap = sorted(entry for entry in self._heap if self._places.get(entry[2]) == entry[:2])
+            self._heap = sorted(entry for entry in self._heap if self._places.get(entry[2]) is entry)

@@ -73,7 +73,7 @@ class MarkerSender:
         self._loop.call_soon(self._try, telling, list(telling.left))
 
     def close(self) -> None:
-        """The broker stops: who comes next goes on."""
+        """The broker stops: the next coordinator continues."""
         self._closed = True
 
     def _try(self, telling: Telling, partitions: Iterable[TopicPartition]) -> None:
@@ -137,7 +137,7 @@ class MarkerSender:
         if node is not None and batch:
             request = WriteTxnMarkersRequest(markers=[_as_marker(telling.end, keys) for telling, keys in batch])
             try:
-                client = self._peers.client(broker_id, node.inter_broker, MARKERS_PURPOSE)
+                client = self._peers.client_of(node, MARKERS_PURPOSE)
                 answer: WriteTxnMarkersResponse = await client.request(ApiKey.WRITE_TXN_MARKERS, _VERSION, request, TIMEOUT_MS)
             except PeerError as error:
                 self._broker.log.warning("the ends of transactions could not be sent to a broker", broker=broker_id, reason=str(error))

@@ -1,10 +1,10 @@
-"""What follows the state of a transactional id: for a producer that comes or goes on, and for an end that is asked for.
+"""The next state of a transactional id: for a producer that starts or continues, and for a requested end.
 
 Functions of values: `take` gives an unused producer id, None where none is at hand. A state that is returned is a new one,
 to be kept.
 
 Guards: a producer that another has followed gets no epoch and ends nothing; an end that was decided is not decided again; while a change
-is not complete everybody comes again, before who asks is looked at, for the producer may have its next epoch or id already.
+is not complete every request is retried, before the requester is checked, because the producer may have its next epoch or id already.
 
 Source: Kafka's `TransactionCoordinator.prepareInitProducerIdTransit`, `endTransaction`, `TransactionMetadata`; KIP-360, KIP-588, KIP-890.
 """

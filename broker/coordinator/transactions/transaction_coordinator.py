@@ -12,7 +12,7 @@ from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.runtime.coordinator_runtime import CoordinatorRuntime
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.coordinator.runtime.offsets_topic import OffsetsTopic
-from lowtide.broker.coordinator.runtime.shard import Shard
+from lowtide.broker.coordinator.runtime.shard import CoordinatedTopic, Shard
 from lowtide.broker.coordinator.transactions.marker_sender import MARKERS_PURPOSE, MarkerSender, Telling
 from lowtide.broker.coordinator.transactions.marker_writer import MarkerWriter, TransactionEnd
 from lowtide.broker.coordinator.transactions.producer_ids import ProducerIds
@@ -61,14 +61,12 @@ class TransactionCoordinator:
         self.peers, self.loop = peers, loop
         self._sender = MarkerSender(broker, self.writer, peers, loop)
         self._runtime: CoordinatorRuntime[Transactions] = CoordinatorRuntime(
-            topic=TRANSACTION_TOPIC,
+            CoordinatedTopic(name=TRANSACTION_TOPIC, make_state=lambda: Transactions(self.settings, self), decode=decode_transaction),
             replicas=broker.replicas,
             clock=broker.clock,
             loop=loop,
             worker=broker.worker,
             log=broker.log,
-            make_state=lambda: Transactions(self.settings, self),
-            decode=decode_transaction,
         )
 
     # ------------------------------------------------------------------ what the state asks for

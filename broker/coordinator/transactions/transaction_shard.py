@@ -12,13 +12,12 @@ Source: Kafka's `TransactionCoordinator`, `TransactionStateManager`; KIP-98, KIP
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
-from functools import partial
+from collections.abc import Callable, Iterable
 from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
-from lowtide.broker.coordinator.runtime.effects import Effects, append_error
+from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.coordinator.runtime.in_transaction import InTransaction, TransactionEnded
 from lowtide.broker.coordinator.runtime.timers import Timers
 from lowtide.broker.coordinator.transactions.next_transaction import AskedEnd, ended, next_end, next_producer
@@ -27,17 +26,16 @@ from lowtide.broker.coordinator.transactions.transaction_settings import Transac
 from lowtide.broker.coordinator.transactions.transaction_state import (
     ENDING,
     IDLE,
-    STATE_NAMES,
     TransactionEvent,
     TransactionState,
     next_state,
 )
+from lowtide.broker.coordinator.transactions.uncommitted import OnError, TransactionChange, UncommittedTransactions
 from lowtide.protocol.errors import ErrorCode, ProtocolError
-from lowtide.protocol.transaction_records import TransactionRecord, encode_transaction
+from lowtide.protocol.transaction_records import TransactionRecord
 from lowtide.protocol.types import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
-    UNKNOWN_OFFSET,
     Offset,
     ProducerEpoch,
     ProducerId,
@@ -50,13 +48,8 @@ RETRY_MS: Final = 1000
 TimerKey: TypeAlias = tuple[str, str]
 _EXPIRY: Final[TimerKey] = ("expiry", "")
 
-_LISTED_A_STEP: Final = 500
-"""Some two tenths of a millisecond's work."""
-
 OnIdentity: TypeAlias = Callable[[ErrorCode, ProducerId, ProducerEpoch, Effects], None]
 """Gets the outcome of a request, and the id and epoch with which the producer goes on."""
-
-OnError: TypeAlias = Callable[[ErrorCode, Effects], None]
 
 
 class TransactionPorts(Protocol):
@@ -71,13 +64,6 @@ class TransactionPorts(Protocol):
         ...
 
 
-class TransactionChange(msgspec.Struct, frozen=True):
-    """A record that was just appended: the state that it says, with what it doesn't; None for one that takes it back."""
-
-    transactional_id: str
-    state: Transaction | None
-
-
 class Transactions:
     """The transactions of one coordinator's partition."""
 
@@ -86,12 +72,7 @@ class Transactions:
         self.transactions: dict[str, Transaction] = {}
         self.timers: Timers[TimerKey] = Timers()
         self._ports = ports
-        self._unsettled: set[str] = set()
-        """Those about which a record isn't committed yet."""
-        self._last_offset: Offset = UNKNOWN_OFFSET
-        """Of the last record that the state follows from."""
-        self._is_settling = False
-        """Whether what was loaded isn't committed yet: another coordinator may come that does not have all of it."""
+        self._uncommitted = UncommittedTransactions()
         self._being_told: set[str] = set()
         """Those whose markers are being sent. A second sending would outlive it, and end what begins after it."""
 
@@ -106,7 +87,7 @@ class Transactions:
 
         Errors: ProtocolError for a state that there isn't, and for a record in a transaction, which is never written here.
         """
-        self._last_offset = max(self._last_offset, offset)
+        self._uncommitted.note(offset)
         if isinstance(change, TransactionEnded):
             return
         if isinstance(change, InTransaction):
@@ -122,7 +103,7 @@ class Transactions:
 
     def note(self, change: TransactionChange, offset: Offset) -> None:
         """Take over what a record says that was just appended."""
-        self._last_offset = max(self._last_offset, offset)
+        self._uncommitted.note(offset)
         if change.state is None:
             self.transactions.pop(change.transactional_id, None)
         else:
@@ -135,24 +116,8 @@ class Transactions:
                 self._keep(transaction, effects, self._tell_later(transaction.transactional_id, None))
             elif transaction.state is TransactionState.ONGOING:
                 self._watch(transaction, effects)
-        self._is_settling = True
-        self._when_settled(effects, self._on_settled)
+        self._uncommitted.on_loaded(effects)
         self.timers.schedule(_EXPIRY, effects.now_ms + self.settings.expiry_check_interval_ms)
-
-    def _on_settled(self) -> None:
-        self._is_settling = False
-
-    def _when_settled(self, effects: Effects, then: Callable[[], None]) -> None:
-        """Go on when all records so far are committed, however long that takes; never, when another coordinator follows."""
-
-        def go_on(error: ErrorCode, later: Effects) -> None:
-            if error == ErrorCode.NONE:
-                then()
-            elif error != ErrorCode.NOT_LEADER_OR_FOLLOWER:
-                self._when_settled(later, then)  # Of its own: what it came with could not be kept, or took too long.
-
-        effects.barrier = max(effects.barrier, self._last_offset)
-        effects.then.append(go_on)
 
     def on_unloaded(self, effects: Effects) -> None:
         """Another broker coordinates these now."""
@@ -165,21 +130,7 @@ class Transactions:
         if before is not None:
             before.check_may_become(state.state)
         state.updated_ms = effects.wall_ms
-        self._append(name, state, effects, then)
-
-    def _append(self, name: str, state: Transaction | None, effects: Effects, then: OnError) -> None:
-        effects.records.append(state.as_record() if state is not None else encode_transaction(name, None))
-        effects.changes.append(TransactionChange(name, state))
-        self._unsettled.add(name)
-
-        def go_on(error: ErrorCode, later: Effects) -> None:
-            if error == ErrorCode.REQUEST_TIMED_OUT:  # It is in the log, and may be committed or lost.
-                self._when_settled(later, partial(self._unsettled.discard, name))
-            else:
-                self._unsettled.discard(name)
-            then(append_error(error), later)
-
-        effects.then.append(go_on)
+        self._uncommitted.append(name, state, effects, then)
 
     # ------------------------------------------------------------------ producers
     def init_producer_id(
@@ -195,7 +146,7 @@ class Transactions:
             outcome = ErrorCode.INVALID_REQUEST
         elif not 0 < timeout_ms <= self.settings.timeout_max_ms:
             outcome = ErrorCode.INVALID_TRANSACTION_TIMEOUT
-        elif self._is_unsettled(transactional_id):
+        elif self._uncommitted.includes(transactional_id):
             outcome = ErrorCode.CONCURRENT_TRANSACTIONS
         else:
             known = self.transactions.get(transactional_id)
@@ -218,10 +169,7 @@ class Transactions:
     def _is_changing(self, transactional_id: str) -> bool:
         """Whether a change of a transactional id isn't complete. Source: Kafka's `TransactionMetadata.pendingTransitionInProgress`."""
         known = self.transactions.get(transactional_id)
-        return self._is_unsettled(transactional_id) or (known is not None and known.state in ENDING)
-
-    def _is_unsettled(self, transactional_id: str) -> bool:
-        return self._is_settling or transactional_id in self._unsettled
+        return self._uncommitted.includes(transactional_id) or (known is not None and known.state in ENDING)
 
     def _check(self, transactional_id: str, producer_id: ProducerId, producer_epoch: ProducerEpoch) -> Transaction | ErrorCode:
         if not transactional_id:
@@ -239,7 +187,7 @@ class Transactions:
         found = self._check(transactional_id, producer_id, producer_epoch)
         if isinstance(found, ErrorCode):
             return found
-        if found.state in ENDING or self._is_settling:
+        if found.state in ENDING or self._uncommitted.is_settling:
             return ErrorCode.CONCURRENT_TRANSACTIONS
         is_part = found.state is TransactionState.ONGOING and partition in found.partitions
         return ErrorCode.NONE if is_part else ErrorCode.TRANSACTION_ABORTABLE
@@ -361,7 +309,7 @@ class Transactions:
         if known is None or known.state not in ENDING or (known.producer_id, known.producer_epoch) != (producer_id, producer_epoch):
             return
         self._being_told.discard(transactional_id)
-        if transactional_id not in self._unsettled:
+        if not self._uncommitted.has_record_of(transactional_id):
             self._complete(known, effects)
 
     def _complete(self, known: Transaction, effects: Effects) -> None:
@@ -396,7 +344,7 @@ class Transactions:
         transaction = self.transactions.get(name)
         if transaction is None:
             return
-        if self._is_unsettled(name):
+        if self._uncommitted.includes(name):
             self.timers.schedule(key, effects.now_ms + RETRY_MS)
         elif transaction.state is TransactionState.ONGOING and kind == "timeout":
             self._on_too_old(transaction, effects)
@@ -415,26 +363,8 @@ class Transactions:
     def _expire(self, effects: Effects) -> None:
         oldest = effects.wall_ms - self.settings.id_expiration_ms
         for name, transaction in list(self.transactions.items()):
-            if transaction.state in IDLE and transaction.updated_ms <= oldest and not self._is_unsettled(name):
-                self._append(name, None, effects, _nothing)
-
-    # ------------------------------------------------------------------ telling
-    def list(
-        self, states: Iterable[str], producer_ids: Iterable[ProducerId], duration_ms: int, wall_ms: int
-    ) -> Generator[None, None, list[Transaction]]:
-        """The transactional ids in one of these states (any, without one), of these producers, with transactions open for so long."""
-        wanted, producers = set(states), set(producer_ids)
-        found = []
-        for number, transaction in enumerate(list(self.transactions.values()), 1):
-            if (
-                (not wanted or STATE_NAMES[transaction.state] in wanted)
-                and (not producers or transaction.producer_id in producers)
-                and (duration_ms < 0 or (transaction.started_ms >= 0 and wall_ms - transaction.started_ms > duration_ms))
-            ):
-                found.append(transaction)
-            if number % _LISTED_A_STEP == 0:
-                yield
-        return found
+            if transaction.state in IDLE and transaction.updated_ms <= oldest and not self._uncommitted.includes(name):
+                self._uncommitted.append(name, None, effects, _nothing)
 
 
 def _nothing(_error: ErrorCode, _effects: Effects) -> None:

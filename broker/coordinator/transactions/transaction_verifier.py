@@ -172,7 +172,7 @@ class TransactionVerifier:
             verify_only=not transaction.adds,
             topics=[AddPartitionsToTxnTopic(name=name, partitions=numbers) for name, numbers in topics.items()],
         )
-        client = self._peers.client(coordinator.broker_id, coordinator.inter_broker, VERIFICATION_PURPOSE)
+        client = self._peers.client_of(coordinator, VERIFICATION_PURPOSE)
         try:
             request = AddPartitionsToTxnRequest(transactions=[asked])
             answer: AddPartitionsToTxnResponse = await client.request(ApiKey.ADD_PARTITIONS_TO_TXN, _VERSION, request, TIMEOUT_MS)

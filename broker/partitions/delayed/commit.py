@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
-from lowtide.broker.partitions.delayed.queue import DelayedQueue, DelayedRequest
+from lowtide.broker.pending import DelayedQueue, DelayedRequest
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import Offset, TopicPartition
 
 if TYPE_CHECKING:
+    from lowtide.broker.partitions.delayed.waiting import Waiting
     from lowtide.replication.partition import Partition
     from lowtide.storage.log.log import Log
 
@@ -26,8 +27,7 @@ def committed_end(log: Log) -> Offset:
 class CommittingReplicas(Protocol):
     """The partitions of this broker, and who waits for them."""
 
-    flushes: DelayedQueue
-    commits: DelayedQueue
+    waiting: Waiting
 
     def find(self, topic: str, partition: int) -> Partition | ErrorCode:
         """The partition, or why it isn't here."""
@@ -39,7 +39,7 @@ class CommittingReplicas(Protocol):
 
 
 class CommitWait(DelayedRequest):
-    """Waits for the high watermark of one partition, and its flush where that is due, within the leadership in which it was made."""
+    """Waits for the high watermark of one partition, and its flush if that is due, within the leadership that created it."""
 
     __slots__ = ("_callback", "_deadline_ms", "_leader_epoch", "_offset", "_partition", "_queue", "_replicas")
 
@@ -73,7 +73,7 @@ class CommitWait(DelayedRequest):
         error = self._error()
         if error is None:
             is_committed = self._partition.log.high_watermark >= self._offset
-            queue = self._replicas.flushes if is_committed else self._replicas.commits
+            queue = self._replicas.waiting.flushes if is_committed else self._replicas.waiting.commits
             if queue is self._queue:
                 return False
             self._queue = queue

@@ -14,9 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-import msgspec
-
-from lowtide.broker.partitions.fetch_session import CONSUMER, FetchPlan, FetchTarget
+from lowtide.broker.partitions.delayed.fetch_rules import FetchOutcome, FetchRules
+from lowtide.broker.partitions.fetch_session import FetchPlan, FetchTarget
 from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.api_keys import TOPIC_IDS_SINCE
@@ -25,6 +24,7 @@ from lowtide.protocol.messages.fetch import (
     AbortedTransaction,
     EpochEndOffset,
     FetchableTopicResponse,
+    FetchRequest,
     FetchResponse,
     LeaderIdAndEpoch,
     NodeEndpoint,
@@ -32,8 +32,7 @@ from lowtide.protocol.messages.fetch import (
 )
 from lowtide.protocol.schema import NO_ROWS
 from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID, BrokerEpoch, BrokerId, TopicPartition
-from lowtide.replication.follower_state import UNKNOWN_BROKER_EPOCH, FollowerFetch
-from lowtide.replication.leadership import assumed_epoch, not_a_replica
+from lowtide.replication.leadership import UNKNOWN_BROKER_EPOCH, FollowerFetch, assumed_epoch, not_a_replica
 from lowtide.replication.partition import Partition
 from lowtide.replication.read_replica import NO_REPLICA, preferred_read_replica
 from lowtide.storage.errors import FailureKind, StorageError
@@ -47,29 +46,17 @@ TRUST_PART: Final = 0.8
 """For this part of `replica.lag.time.max.ms` a follower trusts what its leader reported (rule DR7): less than the leader waits for it."""
 
 
-class FetchRules(msgspec.Struct, kw_only=True):
-    """The limits of one fetch, and who asks."""
-
-    api_version: int
-    read_committed: bool
-    is_follower: bool
-    minimum_bytes: int
-    maximum_bytes: int
-    maximum_wait_ms: int
-    replica_id: BrokerId = CONSUMER
-    broker_epoch: BrokerEpoch = UNKNOWN_BROKER_EPOCH
-    rack: str = ""
-    """The rack that a consumer would like to read in, where the broker looks for that."""
+def replica_of(request: FetchRequest) -> tuple[BrokerId, BrokerEpoch]:
+    """Who fetches, and under which registration, as far as the version tells it."""
+    state = request.replica_state
+    return (request.replica_id, UNKNOWN_BROKER_EPOCH) if state is None else (state.replica_id, state.replica_epoch)
 
 
-class FetchOutcome(msgspec.Struct):
-    """What one pass over the partitions read. `noted`: of how many a follower's position was taken over."""
-
-    answers: list[tuple[FetchTarget, PartitionData]]
-    read_bytes: int
-    ends_wait: bool
-    waitable: int
-    noted: int = 0
+def is_sound(request: FetchRequest) -> bool:
+    """Whether limits and isolation level mean anything."""
+    if request.isolation_level not in (0, READ_COMMITTED) or request.max_bytes < 0:
+        return False
+    return all(row.partition_max_bytes >= 0 for topic in request.topics for row in topic.partitions)
 
 
 class FetchReader:
@@ -104,24 +91,30 @@ class FetchReader:
             partition = self.find(target, rules)
             if isinstance(partition, ErrorCode):
                 target.unwatch()
+                self._replicas.traffic.errors["Fetch", partition] += 1
                 answer = _failed(target.partition, partition, aborted=NO_ROWS)
                 self._tell_leader(answer, target, rules)
                 outcome.answers.append((target, answer))
                 continue
             outcome.waitable += 1
+            target.traffic = traffic = partition.traffic
+            traffic.fetch_requests += 1
             if target.session is not None:
                 target.watch(partition)
             try:
                 answer = self._read_partition(partition, target, rules, left, outcome, notes=notes)
             except StorageError as error:
                 self._replicas.on_read_failed(partition, error)
+                traffic.failed_fetch_requests += 1
                 answer = _failed(target.partition, ErrorCode.KAFKA_STORAGE_ERROR, aborted=None)
             if answer.error_code != ErrorCode.NONE or answer.diverging_epoch is not None or answer.preferred_read_replica >= 0:
                 outcome.ends_wait = True
+                if answer.error_code != ErrorCode.NONE:
+                    self._replicas.traffic.errors["Fetch", answer.error_code] += 1
             if answer.records is not _NO_RECORDS:
-                size = len(answer.records or _NO_RECORDS)
+                size = target.read_bytes
                 outcome.read_bytes += size
-                left = max(left - size, 0)
+                left = left - size if size < left else 0  # max() costs a call.
             outcome.answers.append((target, answer))
         return outcome
 
@@ -236,6 +229,7 @@ class FetchReader:
             return _failed(target.partition, read.error_code, aborted=None)
         if read.slice is not None:
             answer.records = read.slice
+            target.read_bytes = read.slice.size
             if rules.read_committed and not rules.is_follower:
                 aborted = log.aborted_transactions(read.slice, offset, end_offset)
                 answer.aborted_transactions = [
@@ -247,18 +241,15 @@ class FetchReader:
         """Whether a follower may have records now: it asks for some, and isn't throttled, or is in sync."""
         if target.maximum_bytes <= 0:
             return False
-        throttle = self._replicas.leader_throttle
-        if throttle is None or rules.replica_id in partition.in_sync_replicas:
+        if rules.replica_id in partition.in_sync_replicas:
             return True
-        return throttle.wait_ms(*partition.topic_partition) == 0
+        return self._replicas.leader_throttle.wait_ms(*partition.topic_partition) == 0
 
     def note_sent(self, outcome: FetchOutcome) -> None:
         """A follower is sent this."""
-        throttle = self._replicas.leader_throttle
-        if throttle is not None:
-            for target, answer in outcome.answers:
-                if answer.records:
-                    throttle.record(target.topic, target.partition, len(answer.records))
+        for target, answer in outcome.answers:
+            if answer.records:
+                self._replicas.leader_throttle.record(target.topic, target.partition, len(answer.records))
 
     @staticmethod
     def _follower_fetch(target: FetchTarget, rules: FetchRules, image: MetadataImage) -> FollowerFetch:
@@ -337,6 +328,13 @@ def respond(plan: FetchPlan, outcome: FetchOutcome, rules: FetchRules, reader: F
     leaders: set[BrokerId] = set()
     session = plan.session
     for target, answer in outcome.answers:
+        if answer.records is not _NO_RECORDS and (traffic := target.traffic) is not None:
+            if outcome.unsent is not None:
+                outcome.unsent[traffic] = outcome.unsent.get(traffic, 0) + target.read_bytes
+            elif rules.is_follower:
+                traffic.replication_bytes_out += target.read_bytes
+            else:
+                traffic.bytes_out += target.read_bytes
         if target.follower is not None and answer.error_code == ErrorCode.NONE and answer.diverging_epoch is None:
             target.follower.told_log_start = answer.log_start_offset
         if session is not None:

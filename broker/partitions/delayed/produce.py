@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from lowtide.broker.partitions.delayed.queue import DelayedQueue, DelayedRequest, commit_deadline_ms
 from lowtide.broker.partitions.replica_manager import ReplicaManager
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import DelayedQueue, DelayedRequest, Pending, commit_deadline_ms
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.produce import PartitionProduceResponse, ProduceResponse
 from lowtide.protocol.types import UNKNOWN_OFFSET, LeaderEpoch, Offset, TopicPartition
@@ -94,7 +93,7 @@ class DelayedProduce(DelayedRequest):
 
     @property
     def _queue(self) -> DelayedQueue:
-        return self._replicas.flushes if self._flushing else self._replicas.commits
+        return self._replicas.waiting.flushes if self._flushing else self._replicas.waiting.commits
 
     def _forget(self) -> None:
         self._queue.remove(self)

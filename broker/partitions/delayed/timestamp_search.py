@@ -1,7 +1,7 @@
 """Searches of ListOffsets that take long: in batches that decompress to much or hold many records, or over very many batches.
 
-One row after the other: what a thread has to look into is read and searched in the batch lane, anything else goes on in the event loop,
-where others have their turn in between. Each time a row goes on it is looked up whole, so leadership, truncation and deletes that came
+One row after the other: what a thread has to look into is read and searched in the batch lane, anything else continues in the event loop,
+where other requests run in between. Each time a row continues it is looked up again, so leadership, truncation and deletes that came
 meanwhile count.
 
 Does not decide what a row is answered with (`handlers/list_offsets`).
@@ -29,11 +29,11 @@ RowT = TypeVar("RowT")
 AnswerT_co = TypeVar("AnswerT_co", covariant=True)
 
 STEPS_MAX: Final = 10_000
-"""How often one row may go on: each time past one batch of at most a million records, or past thousands of batches."""
+"""How often one row may continue: each time past one batch of at most a million records, or past thousands of batches."""
 
 
 class Unfinished(NamedTuple):
-    """A row that can't be answered yet, and how its search goes on."""
+    """A row that cannot be answered yet, and the continuation of its search."""
 
     partition: Partition
     step: LongSearch | SearchOn

@@ -1,7 +1,7 @@
 """One Produce request at work: what it has appended, what it must wait for, and what is left to be done more slowly.
 
 Everything about a request is kept here and nowhere else, so however its work is spread over time, nothing of it can be taken for a part of
-another one. The ways that take long go on with the same attempt: `produce_slowly`, `produce_in_slices`.
+another one. The slow paths continue with the same attempt: `produce_slowly`, `produce_in_slices`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ from lowtide.protocol.messages.produce import (
 from lowtide.protocol.records import TRANSACTIONAL_BIT
 from lowtide.protocol.types import ZERO_TOPIC_ID, BrokerId
 from lowtide.replication.partition import QUICK_BYTES, Partition
-from lowtide.storage.log.validator import Rejection, ValidatedBatch, ValidationRules, validate_produce
+from lowtide.storage.log.rejections import Rejection
+from lowtide.storage.log.validation_rules import ValidationRules
+from lowtide.storage.log.validator import ValidatedBatch, validate_produce
 from lowtide.storage.log.verifications import Verification
 
 if TYPE_CHECKING:
@@ -48,6 +50,17 @@ _ACKS_ALL = -1
 
 QUICK_REQUEST_BYTES: Final = 4 << 20
 """What the batches of one request may decompress to in the loop; the worker checks those that follow."""
+
+_EXPECTED_ERRORS: Final = frozenset(
+    {
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+    }
+)
+"""What Kafka doesn't count as a failed request: a client's own fault, or one that is counted elsewhere."""
 
 NO_ROOM: Final = "too many requests wait to be checked"
 
@@ -149,13 +162,15 @@ class ProduceAttempt(msgspec.Struct):
         partition = self.replicas.find(topic, index)
         if isinstance(partition, ErrorCode):
             return self.misdirect(index, partition)
+        partition.traffic.produce_requests += 1 if checked is None else 0  # Otherwise it was here before.
         if not partition.is_leader:
             self.misdirected = True
+            self.replicas.traffic.errors["Produce", ErrorCode.NOT_LEADER_OR_FOLLOWER] += 1
             return refused_for_now(index, ErrorCode.NOT_LEADER_OR_FOLLOWER, partition, records, self.now_ms)
         if partition.is_internal:
-            return failed(index, ErrorCode.INVALID_TOPIC_EXCEPTION)
+            return self._count(partition, failed(index, ErrorCode.INVALID_TOPIC_EXCEPTION))
         if partition.leadership is not None and self.acks == _ACKS_ALL and not partition.has_enough_in_sync:
-            return refused_for_now(index, ErrorCode.NOT_ENOUGH_REPLICAS, partition, records, self.now_ms)
+            return self._count(partition, refused_for_now(index, ErrorCode.NOT_ENOUGH_REPLICAS, partition, records, self.now_ms))
         rules = partition.rules if self.version >= _ZSTD_SINCE else partition.rules_without_zstd
         batch = checked
         if batch is None and (records is None or not LARGE_BYTES < len(records) <= rules.max_message_bytes):
@@ -163,14 +178,14 @@ class ProduceAttempt(msgspec.Struct):
         if batch is None:
             return self._put_off(SlowBatch(topic, partition, records, rules.without_haste(), self.now_ms, failed(index, ErrorCode.NONE)))
         if isinstance(batch, Rejection):
-            return rejected(index, partition, batch)
+            return self._count(partition, rejected(index, partition, batch))
         if batch.attributes & TRANSACTIONAL_BIT and (batch.producer_id >= 0 or self.request.transactional_id is None):
             unfit = self._verify_transaction(partition, batch, records, guard)
             if unfit is not None:
-                return unfit
+                return unfit if self.slow and self.slow[-1].placeholder is unfit else self._count(partition, unfit)
         appended = self.replicas.append(partition, batch, self.now_ms)
         if isinstance(appended, ErrorCode):
-            return not_appended(index, appended, partition, records, self.now_ms)
+            return self._count(partition, not_appended(index, appended, partition, records, self.now_ms))
         log = partition.log
         response = PartitionProduceResponse(
             index=index,
@@ -202,6 +217,12 @@ class ProduceAttempt(msgspec.Struct):
         delayed.on_misdirected = partial(self.parts.leaders.tell, listener_name) if tells_leader else None
         return delayed.start()
 
+    def _count(self, partition: Partition, row: PartitionProduceResponse) -> PartitionProduceResponse:
+        """Count the row of a batch that was not written. Source: the errors that `ReplicaManager` of Kafka counts."""
+        partition.traffic.failed_produce_requests += row.error_code not in _EXPECTED_ERRORS
+        self.replicas.traffic.errors["Produce", row.error_code] += 1
+        return row
+
     def give_back(self) -> None:
         """The request has failed inside: what is kept for its batches is free."""
         self.parts.kept.count -= sum(batch.release() for batch in self.slow)
@@ -210,6 +231,7 @@ class ProduceAttempt(msgspec.Struct):
     def misdirect(self, index: int, error: ErrorCode) -> PartitionProduceResponse:
         """The row of a partition that isn't led here."""
         self.misdirected = True
+        self.replicas.traffic.errors["Produce", error] += 1
         return failed(index, error)
 
     def refuse_transaction(self, batch: SlowBatch, error: ErrorCode) -> PartitionProduceResponse:

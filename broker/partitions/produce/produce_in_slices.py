@@ -32,7 +32,7 @@ class SlicedProduce:
         self._pending: Pending[ProduceResponse] = Pending(holds_connection=True)
 
     def start(self) -> Pending[ProduceResponse]:
-        """Keep what is left, or refuse it where too much is kept already, and go on in the loop's next pass."""
+        """Keep the rest, or refuse it if too much is kept already, and continue in the loop's next pass."""
         kept = self._attempt.parts.kept
         if kept.count > kept.limit:
             for left in self._rest:

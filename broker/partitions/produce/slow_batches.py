@@ -16,7 +16,9 @@ from lowtide.protocol.messages.produce import PartitionProduceData, PartitionPro
 from lowtide.protocol.records import ATTRIBUTES_POSITION, COMPRESSION_BITS
 from lowtide.replication.partition import Partition
 from lowtide.storage.log.decompression_room import DecompressionRoom
-from lowtide.storage.log.validator import Rejection, ValidatedBatch, ValidationRules, validate_produce
+from lowtide.storage.log.rejections import Rejection
+from lowtide.storage.log.validation_rules import ValidationRules
+from lowtide.storage.log.validator import ValidatedBatch, validate_produce
 from lowtide.storage.log.verifications import Verification
 
 LARGE_BYTES: Final = 4 << 20

@@ -81,7 +81,7 @@ func withReader(ctx context.Context, c *call, course func(*followersReader, *kad
 			return err
 		}
 		if code := answer.Topics[0].ErrorCode; code != 0 {
-			return fmt.Errorf("the topic can't be made: %d", code)
+			return fmt.Errorf("the topic cannot be created: %d", code)
 		}
 		if err := reader.produce(ctx, aheadRecords); err != nil {
 			return err

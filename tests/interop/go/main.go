@@ -46,6 +46,7 @@ var commands = map[string]func(context.Context, *call) error{
 	"closest-ahead":       closestAhead,
 	"member":              member,
 	"transform":           transform,
+	"logins":              logins,
 }
 
 // A call is what the command line says. Each command reads the few fields that it needs.

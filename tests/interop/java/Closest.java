@@ -111,10 +111,16 @@ final class Closest {
         for (ConsumerRecord<String, String> record : consumer.poll(Duration.ofMillis(20))) {
             found.add(record.offset());
         }
+        notePreferred();
+    }
+
+    /** It changes beside polls too, by answers that the consumer's own thread gets. */
+    private int notePreferred() {
         int now = preferredNow();
         if (preferred.isEmpty() || preferred.get(preferred.size() - 1) != now) {
             preferred.add(now);
         }
+        return now;
     }
 
     private void readTo(int count) {
@@ -126,7 +132,7 @@ final class Closest {
 
     private void untilAtTheFollower() {
         long deadline = System.currentTimeMillis() + Interop.DEADLINE_MS;
-        while (preferredNow() != FOLLOWER && System.currentTimeMillis() < deadline) {
+        while (notePreferred() != FOLLOWER && System.currentTimeMillis() < deadline) {
             poll();
         }
     }

@@ -39,7 +39,9 @@ public final class Interop {
             Map.entry("word-count", WordCount::run),
             Map.entry("work", Work::run),
             Map.entry("deletes-behind", Closest::deletesBehind),
-            Map.entry("delete-ahead", Closest::deleteAhead));
+            Map.entry("delete-ahead", Closest::deleteAhead),
+            Map.entry("logins", Logins::attempt),
+            Map.entry("telemetry", Telemetry::push));
         for (String name : Arrays.asList(arguments).subList(1, arguments.length)) {
             scenario = name;
             try {

@@ -1,7 +1,7 @@
-"""A cluster that answers what a test tells it to, on the simulated loop: no sockets, no waiting, and a record of all that was asked.
+"""A cluster with scripted answers, on the simulated loop: no sockets, no waiting, and a record of all requests.
 
-It keeps just enough of a broker's rules to be worth talking to: who leads, where logs start and end, what groups have committed. A test
-puts a function of its own in the place of any answer, which may give another one, none at all, or hang up.
+It keeps only a broker's basic rules: leaders, log starts and ends, and committed offsets of groups. A test may replace any answer by a
+function of its own, which returns another one, none at all, or closes the connection.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from lowtide.admin import AdminClient, ClientSettings
 from lowtide.admin.brokers import Ports
-from lowtide.protocol.api_keys import API_ASKED, ApiKey, response_header_is_flexible
+from lowtide.protocol.api_keys import API, ApiKey, response_header_is_flexible
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.framing import frame
@@ -39,7 +39,8 @@ from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.network import listen
 from lowtide.runtime.random import Random
-from lowtide.runtime.simulated_loop import SimulatedLoop, SimulatedNode, run_simulation
+from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
+from lowtide.runtime.simulated_node import SimulatedNode
 
 T = TypeVar("T")
 
@@ -52,14 +53,16 @@ Answer = Callable[["ScriptedBroker", Any], Any]
 
 @dataclass
 class ScriptedPartition:
-    """One partition: who leads it, and its offsets. Record `offset` has the timestamp `offset * 10`."""
+    """One partition: its leader, and its offsets. Record `offset` has the timestamp `offset * 10`."""
 
     leader: int
     leader_epoch: int = 5
     log_start: int = 0
     high_watermark: int = 100
+    replicas: tuple[int, ...] = (1,)
+    isr: tuple[int, ...] = (1,)
     followers_start: int | None = None
-    """Where the slowest follower's log starts, if it doesn't follow."""
+    """The log start of the slowest follower, if it differs from the leader's."""
 
     @property
     def low_watermark(self) -> int:
@@ -74,7 +77,7 @@ class ScriptedTopic:
 
 @dataclass
 class Asked:
-    """One request, as it came."""
+    """One request, as received."""
 
     broker_id: int
     key: ApiKey
@@ -92,7 +95,7 @@ class ScriptedBroker(asyncio.Protocol):
         self.received = bytearray()
         self.transport: Any = None
         self.waits = False
-        """A request isn't answered yet: those behind it wait, as at a real broker."""
+        """A request is not answered yet: later ones wait, as in a real broker."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport
@@ -110,7 +113,7 @@ class ScriptedBroker(asyncio.Protocol):
     def _serve(self, request: bytes) -> None:
         header, position = decode_request_header(request, 0, len(request))
         key, version = ApiKey(header.api_key), header.api_version
-        message = codec_for(API_ASKED[key].request, version).decode(request, position, len(request))
+        message = codec_for(API[key].request, version).decode(request, position, len(request))
         cluster = self.cluster
         cluster.asked.append(Asked(self.broker_id, key, version, message, cluster.clock.monotonic_ms()))
         script = cluster.scripts.get((self.broker_id, key), cluster.scripts.get((None, key), cluster.defaults.get(key)))
@@ -141,19 +144,19 @@ class ScriptedBroker(asyncio.Protocol):
 
 @dataclass
 class ScriptedCluster:
-    """See the module."""
+    """The brokers of a scripted cluster, their topics, and the requests that they received."""
 
     loop: SimulatedLoop
     topics: dict[str, ScriptedTopic] = field(default_factory=dict)
     committed: dict[str, dict[TopicPartition, tuple[int, int]]] = field(default_factory=dict)
     """Offset and leader epoch by group and partition."""
     versions: dict[ApiKey, int] = field(default_factory=dict)
-    """Highest versions, where they are lower than ours; -1 for an API that isn't there."""
+    """Highest versions, where they are lower than ours; -1 for a missing API."""
     scripts: dict[tuple[int | None, ApiKey], Answer] = field(default_factory=dict)
     asked: list[Asked] = field(default_factory=list)
     nodes: dict[int, SimulatedNode] = field(default_factory=dict)
     delays_ms: dict[int, int] = field(default_factory=dict)
-    """How long each answer of a broker takes."""
+    """The time that each answer of a broker takes."""
 
     def __post_init__(self) -> None:
         self.clock = SimulatedClock(self.loop)
@@ -168,20 +171,20 @@ class ScriptedCluster:
 
     # ------------------------------------------------------------------ for tests
     async def start(self, *broker_ids: int) -> None:
-        """Let these brokers listen, each on a host `broker-<id>`."""
+        """Make these brokers listen, each on a host `broker-<id>`."""
         for broker_id in broker_ids:
             node = self.nodes[broker_id] = self.loop.start_node(f"broker-{broker_id}")
             await node.spawn(listen(lambda broker_id=broker_id: ScriptedBroker(self, broker_id), "", PORT))  # type: ignore[misc]
 
     def add_topic(self, name: str, *leaders: int, topic_id: bytes = b"\1" * 16) -> None:
-        """A topic whose partitions have these leaders; one of that name goes."""
+        """Add a topic whose partitions have these leaders; it replaces one of that name."""
         self.topics[name] = ScriptedTopic(topic_id, [ScriptedPartition(leader) for leader in leaders])
 
     def partition(self, topic: str, index: int = 0) -> ScriptedPartition:
         return self.topics[topic].partitions[index]
 
     def count(self, key: ApiKey, broker_id: int | None = None) -> int:
-        """How often an API was asked."""
+        """The number of requests of an API."""
         return sum(asked.key == key and broker_id in (None, asked.broker_id) for asked in self.asked)
 
     def deletes(self) -> list[tuple[int, dict[TopicPartition, int]]]:
@@ -204,7 +207,7 @@ class ScriptedCluster:
     def api_versions(self) -> ApiVersionsResponse:
         rows = [
             ApiVersion(api_key=key, min_version=spec.min_version, max_version=min(spec.max_version, self.versions.get(key, 99)))
-            for key, spec in API_ASKED.items()
+            for key, spec in API.items()
             if self.versions.get(key, 99) >= 0
         ]
         return ApiVersionsResponse(error_code=0, api_keys=rows)
@@ -220,7 +223,12 @@ class ScriptedCluster:
             return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name, partitions=[])
         rows = [
             MetadataResponsePartition(
-                error_code=0, partition_index=index, leader_id=row.leader, leader_epoch=row.leader_epoch, replica_nodes=[1], isr_nodes=[1]
+                error_code=0,
+                partition_index=index,
+                leader_id=row.leader,
+                leader_epoch=row.leader_epoch,
+                replica_nodes=list(row.replicas),
+                isr_nodes=list(row.isr),
             )
             for index, row in enumerate(topic.partitions)
         ]
@@ -271,7 +279,7 @@ class ScriptedCluster:
         return DeleteRecordsResponse(topics=topics)
 
     def delete(self, broker_id: int, name: str, row: Any, *, leader_only: bool) -> DeleteRecordsPartitionResult:
-        """What a broker does with one row."""
+        """The answer of a broker to one row."""
         index = row.partition_index
         code = ErrorCode.NONE
         topic = self.topics.get(name)

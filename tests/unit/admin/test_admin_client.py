@@ -1,4 +1,4 @@
-"""The client itself: it finds its way to a cluster, waits and tries again within one deadline, and says what went wrong."""
+"""The client itself: it finds a cluster, waits and tries again within one deadline, and reports what went wrong."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def end_at(offset: int) -> dict[TopicPartition, ListedOffset]:
     return {P0: ListedOffset(offset=offset, timestamp_ms=-1, leader_epoch=-1)}
 
 
-def test_any_bootstrap_server_will_do():
-    """Two of three can't be reached, one of them silently."""
+def test_any_bootstrap_server_is_enough():
+    """Two of three cannot be reached, one of them is silent."""
 
     async def test(cluster: ScriptedCluster) -> None:
         cluster.add_topic("t", 3)
@@ -61,7 +61,7 @@ def test_any_bootstrap_server_will_do():
 
 @pytest.mark.parametrize("seed", range(1, 7))
 def test_a_silent_broker_leaves_time_for_the_others(seed: int):
-    """Whichever is tried first: one that accepts and says nothing took all of a short call's time."""
+    """For any order: a broker that accepts a connection and stays silent took all of a short call's time."""
 
     async def test(cluster: ScriptedCluster) -> None:
         cluster.add_topic("t", 2)
@@ -72,8 +72,8 @@ def test_a_silent_broker_leaves_time_for_the_others(seed: int):
     simulated(test, 1, 2, seed=seed)
 
 
-def test_a_leader_that_keeps_silent_is_named():
-    """It was said that nobody had been asked."""
+def test_a_leader_that_is_silent_is_named():
+    """The error once said that no broker had been asked."""
 
     async def test(cluster: ScriptedCluster) -> None:
         cluster.add_topic("t", 2)
@@ -87,7 +87,7 @@ def test_a_leader_that_keeps_silent_is_named():
 
 
 def test_another_loop_is_refused_at_once():
-    """What was begun on the first one would be waited for in vain, for half a minute. Closing it there is no error."""
+    """A call from the first loop would wait half a minute for nothing. Closing the client there is no error."""
     kept: list[AdminClient] = []
 
     async def first(cluster: ScriptedCluster) -> None:
@@ -106,8 +106,8 @@ def test_another_loop_is_refused_at_once():
     simulated(second)
 
 
-def test_a_long_wait_is_told_once(caplog: pytest.LogCaptureFixture):
-    """A minute in which nothing happens looks like a program that hangs: the reason is there after seconds. Short calls say nothing."""
+def test_a_long_wait_is_logged_once(caplog: pytest.LogCaptureFixture):
+    """A minute without output looks like a program that hangs: the reason is logged after seconds. Short calls log nothing."""
 
     async def test(cluster: ScriptedCluster) -> None:
         cluster.add_topic("t", 1)
@@ -127,8 +127,8 @@ def test_a_long_wait_is_told_once(caplog: pytest.LogCaptureFixture):
     assert "broker 77 can't be reached by clients" in caplog.records[1].message
 
 
-def test_one_name_is_no_list_of_letters():
-    """Which would be topics, too: `delete_topics("logs")` was for those named l, o, g and s."""
+def test_a_string_is_no_list_of_names():
+    """Its letters would be topics: `delete_topics("logs")` deleted topics named l, o, g and s."""
 
     async def test(cluster: ScriptedCluster) -> None:
         cluster.add_topic("tt", 1)
@@ -152,8 +152,8 @@ def test_one_name_is_no_list_of_letters():
         ({P0: "latest"}, "t-0: 'latest' is no place"),
     ],
 )
-def test_places_that_cannot_be_meant_are_refused(places: Any, words: str):
-    """With what is allowed, and before anything is sent."""
+def test_impossible_places_are_refused(places: Any, words: str):
+    """The message has the allowed values, and nothing is sent."""
 
     async def test(cluster: ScriptedCluster) -> None:
         with pytest.raises(ValueError, match=words):
@@ -162,7 +162,7 @@ def test_places_that_cannot_be_meant_are_refused(places: Any, words: str):
     simulated(test)
 
 
-def test_configurations_that_cannot_be_meant_are_refused():
+def test_impossible_configurations_are_refused():
     resource = ConfigResource(ResourceType.TOPIC, "t")
 
     async def test(cluster: ScriptedCluster) -> None:
@@ -177,7 +177,7 @@ def test_configurations_that_cannot_be_meant_are_refused():
 
 
 def test_a_time_without_end_is_a_very_long_one():
-    """`math.inf` is how one says it."""
+    """`math.inf` is a time without end."""
 
     async def test(cluster: ScriptedCluster) -> None:
         cluster.add_topic("t", 1)
@@ -187,7 +187,7 @@ def test_a_time_without_end_is_a_very_long_one():
     simulated(test)
 
 
-def test_a_cluster_that_cannot_be_reached_is_told_address_by_address():
+def test_a_cluster_that_cannot_be_reached_is_reported_address_by_address():
     async def test(cluster: ScriptedCluster) -> None:
         cluster.nodes[1].kill()
         async with cluster.client(bootstrap_servers="broker-1:9092,nowhere:1") as admin:
@@ -202,8 +202,8 @@ def test_a_cluster_that_cannot_be_reached_is_told_address_by_address():
     simulated(test)
 
 
-def test_brokers_that_moved_are_found_by_the_bootstrap_servers():
-    """All that were learnt are gone; another cluster's brokers are where the first one was asked."""
+def test_moved_brokers_are_found_by_the_bootstrap_servers():
+    """All known brokers are gone; another cluster is at the address of the first one."""
 
     async def test(cluster: ScriptedCluster) -> None:
         cluster.add_topic("t", 2)
@@ -218,7 +218,7 @@ def test_brokers_that_moved_are_found_by_the_bootstrap_servers():
     simulated(test)
 
 
-def test_a_lost_connection_is_made_anew():
+def test_a_lost_connection_is_replaced():
     async def test(cluster: ScriptedCluster) -> None:
         cluster.add_topic("t", 1)
 
@@ -238,8 +238,8 @@ def test_a_lost_connection_is_made_anew():
 @pytest.mark.parametrize(
     "answer", [b"\x7f\xff\xff\xff", b"\0\0\0\4\0\0\0\0", b"\0\0\0\2\0\0", b"\0\0\0\5\0\0\0\1\x99", b"HTTP/1.1 400 Bad Request\r\n\r\n"]
 )
-def test_what_is_not_the_protocol_ends_the_connection(answer: bytes):
-    """A frame of two gigabytes, another's answer, one that is cut, rubbish: nobody waits for more of it, and nothing is believed."""
+def test_a_protocol_violation_ends_the_connection(answer: bytes):
+    """A frame of two gigabytes, the answer to another request, a truncated answer, garbage: the client uses none of them."""
 
     async def test(cluster: ScriptedCluster) -> None:
         cluster.add_topic("t", 1)
@@ -252,7 +252,7 @@ def test_what_is_not_the_protocol_ends_the_connection(answer: bytes):
     simulated(test)
 
 
-def test_a_broker_that_is_silent_is_given_up_after_the_time_of_a_request():
+def test_a_broker_that_is_silent_times_out_after_the_request_timeout():
     async def test(cluster: ScriptedCluster) -> None:
         cluster.add_topic("t", 2)
         cluster.scripts[2, ApiKey.LIST_OFFSETS] = lambda *_: NO_ANSWER
@@ -265,8 +265,8 @@ def test_a_broker_that_is_silent_is_given_up_after_the_time_of_a_request():
     simulated(test)
 
 
-def test_attempts_rest_longer_each_time():
-    """So a cluster in trouble isn't asked a thousand times a second."""
+def test_attempts_back_off_longer_each_time():
+    """So a cluster in trouble does not receive a thousand requests a second."""
 
     async def test(cluster: ScriptedCluster) -> None:
         cluster.add_topic("t", -1)
@@ -282,7 +282,7 @@ def test_attempts_rest_longer_each_time():
 
 
 def test_a_silent_broker_does_not_keep_others_from_answering():
-    """A request that waits has a connection to itself."""
+    """A request that waits has its own connection."""
 
     async def test(cluster: ScriptedCluster) -> None:
         cluster.add_topic("t", 1)
@@ -331,7 +331,7 @@ def test_authentication_that_fails_is_not_tried_again():
     simulated(test)
 
 
-def test_a_connection_is_left_before_its_authentication_ends():
+def test_a_connection_is_replaced_before_its_authentication_ends():
     async def test(cluster: ScriptedCluster) -> None:
         cluster.add_topic("t", 1)
         cluster.scripts[None, ApiKey.SASL_HANDSHAKE] = lambda *_: SaslHandshakeResponse(error_code=0, mechanisms=["PLAIN"])
@@ -350,7 +350,7 @@ def test_a_connection_is_left_before_its_authentication_ends():
     simulated(test, 1)
 
 
-def test_places_that_an_old_broker_does_not_know_fail_alone():
+def test_places_that_an_old_broker_does_not_support_fail_alone():
     async def test(cluster: ScriptedCluster) -> None:
         cluster.add_topic("t", 1, 1)
         cluster.versions[ApiKey.LIST_OFFSETS] = 6
@@ -372,7 +372,7 @@ def test_plain_tuples_are_partitions_too():
     simulated(test)
 
 
-def test_committed_offsets_are_read_where_there_are_some():
+def test_committed_offsets_are_read_where_they_exist():
     async def test(cluster: ScriptedCluster) -> None:
         cluster.add_topic("t", 1, 1)
         cluster.committed = {"g": {P0: (30, 5)}}
@@ -383,8 +383,8 @@ def test_committed_offsets_are_read_where_there_are_some():
     simulated(test)
 
 
-def test_a_topic_that_an_attempt_of_ours_may_have_made_is_told_as_such():
-    """Its answer was lost, and the second attempt meets a topic: ours, or somebody else's."""
+def test_a_topic_that_our_own_attempt_may_have_created_is_reported_as_such():
+    """The answer was lost, and the second attempt finds a topic: ours, or another client's."""
 
     async def test(cluster: ScriptedCluster) -> None:
         def exists(broker: ScriptedBroker, request: Any) -> Any:
@@ -404,7 +404,7 @@ def test_a_topic_that_an_attempt_of_ours_may_have_made_is_told_as_such():
     simulated(test)
 
 
-def test_a_topic_that_an_attempt_of_ours_may_have_deleted_is_deleted():
+def test_a_topic_that_our_own_attempt_may_have_deleted_is_deleted():
     async def test(cluster: ScriptedCluster) -> None:
         def gone(broker: ScriptedBroker, request: Any) -> Any:
             return DeleteTopicsResponse(responses=[DeletableTopicResult(name="t", error_code=3)])
@@ -421,14 +421,14 @@ def test_a_topic_that_an_attempt_of_ours_may_have_deleted_is_deleted():
     simulated(test)
 
 
-def test_codes_that_came_after_our_table_are_final_and_have_a_number():
+def test_codes_newer_than_our_table_are_final_and_have_a_number():
     assert code_name(999) == "error 999"
     assert not is_retriable(999)
     assert is_retriable(6)
 
 
-def test_the_same_seed_asks_the_same():
-    """Nothing hangs on the order of a set: a failure can be repeated."""
+def test_the_same_seed_sends_the_same_requests():
+    """Nothing depends on the order of a set: a failure can be repeated."""
 
     async def test(cluster: ScriptedCluster) -> list[Any]:
         cluster.add_topic("t", *(1 + index % 3 for index in range(30)))

@@ -1,4 +1,4 @@
-"""The client for code that can't await: a loop in a thread, which a fork doesn't take along, and which ends when it is told to."""
+"""The client for code that cannot await: a loop in a thread, which a fork does not copy, and which ends when it is closed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def failing() -> None:
     raise ZeroDivisionError
 
 
-async def test_a_loop_that_runs_already_is_no_obstacle(thread: LoopThread):
+async def test_it_works_inside_a_running_loop(thread: LoopThread):
     """As in a notebook."""
     assert thread.run(twice(4)) == 8
 
@@ -54,7 +54,7 @@ def test_several_threads_may_wait(thread: LoopThread):
     assert sorted(results) == [0, 2, 4, 6, 8, 10, 12, 14]
 
 
-def test_what_would_wait_for_ever_raises(thread: LoopThread):
+def test_a_call_that_could_never_end_raises(thread: LoopThread):
     """In the loop's own thread, after the end, and in a process that inherited the object without its thread."""
 
     async def from_within() -> None:
@@ -117,8 +117,8 @@ def test_the_blocking_client_closes():
         client.list_topics()
 
 
-def test_a_call_that_waits_while_another_thread_closes_says_so():
-    """It was told of a cancellation, which nobody had asked for."""
+def test_a_call_that_waits_while_another_thread_closes_reports_it():
+    """It once got a cancellation that no caller had requested."""
     begun, ended = threading.Event(), list[BaseException]()
 
     async def wait(_: AdminClient) -> None:
@@ -141,7 +141,7 @@ def test_a_call_that_waits_while_another_thread_closes_says_so():
 
 
 def test_importing_the_client_imports_neither_a_broker_nor_what_it_needs():
-    """It has to be there at once, in a script or in a thousand workers."""
+    """The import must be quick, in a script or in a thousand workers."""
     program = (
         "import sys, lowtide\nlowtide.AdminClient\n"
         "heavy = ('uvloop', 'typer', 'rich', 'structlog', 'aiofiles', 'grpc', 'pyspark', 'pyarrow', 'prometheus_client', 'sqlite3')\n"

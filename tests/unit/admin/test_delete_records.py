@@ -1,4 +1,4 @@
-"""`delete_records` never deletes more than was meant, and says truly what came of it: against a scripted cluster, in virtual time."""
+"""`delete_records` never deletes more than requested, and reports the true result: against a scripted cluster, in virtual time."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def failure(result: object) -> DeleteRecordsError:
 
 
 def test_one_request_for_each_leader():
-    """Ten thousand partitions on three brokers are three requests, whatever the order in which they are named."""
+    """Ten thousand partitions on three brokers are three requests, for any order of the partitions."""
 
     async def test(cluster: ScriptedCluster) -> None:
         cluster.add_topic("t", *(1 + index % 3 for index in range(10_000)))
@@ -48,7 +48,7 @@ def test_one_request_for_each_leader():
 
 
 def test_leaders_that_move_are_followed_with_the_same_offset():
-    """The view of the first attempt is old: the delete is refused, and goes to the new leader as it was."""
+    """The metadata of the first attempt is old: the delete is refused, and is sent unchanged to the new leader."""
 
     async def test(cluster: ScriptedCluster) -> None:
         cluster.add_topic("t", 1, 2)
@@ -68,7 +68,7 @@ def test_leaders_that_move_are_followed_with_the_same_offset():
 
 
 def test_the_high_watermark_is_looked_up_once():
-    """-1 means what was committed at first: what comes between two attempts stays."""
+    """-1 means the high watermark at the first attempt: records that arrive between two attempts stay."""
 
     async def test(cluster: ScriptedCluster) -> None:
         cluster.add_topic("t", 1)
@@ -88,7 +88,7 @@ def test_the_high_watermark_is_looked_up_once():
 
 @pytest.mark.parametrize(("ms", "offset"), [(0, 0), (1, 1), (400, 40), (401, 41), (990, 99), (991, 100), (5000, 100)])
 def test_times_end_before_the_first_record_that_is_not_older(ms: int, offset: int):
-    """Records have timestamps 0, 10, ... 990: what is at the moment itself stays, and without such a record all of them go."""
+    """Records have timestamps 0, 10, ... 990: a record at the time itself stays, and without such a record all are deleted."""
 
     async def test(cluster: ScriptedCluster) -> None:
         cluster.add_topic("t", 1)
@@ -99,8 +99,8 @@ def test_times_end_before_the_first_record_that_is_not_older(ms: int, offset: in
     simulated(test)
 
 
-def test_a_record_that_comes_while_the_time_is_looked_up_stays():
-    """None was found, and then one came: the end is that of before."""
+def test_a_record_that_arrives_while_the_time_is_looked_up_stays():
+    """No record was found, and then one arrived: the delete ends at the earlier log end."""
 
     async def test(cluster: ScriptedCluster) -> None:
         cluster.add_topic("t", 1)
@@ -125,7 +125,7 @@ def test_a_record_that_comes_while_the_time_is_looked_up_stays():
 
 
 def test_a_time_that_is_doubtful_deletes_nothing():
-    """A broker that finds no record of that time, though its largest timestamp is newer, isn't believed."""
+    """An answer without a record of that time is not used if the largest timestamp is newer."""
 
     async def test(cluster: ScriptedCluster) -> None:
         cluster.add_topic("t", 1)
@@ -147,7 +147,7 @@ def test_a_time_that_is_doubtful_deletes_nothing():
 
 
 def test_a_time_needs_a_broker_that_can_confirm_it():
-    """Before version 7 of ListOffsets "there is none" can't be checked."""
+    """Before version 7 of ListOffsets an answer without a record cannot be checked."""
 
     async def test(cluster: ScriptedCluster) -> None:
         cluster.add_topic("t", 1)
@@ -176,8 +176,8 @@ def test_groups_delete_what_all_of_them_have_consumed():
     simulated(test)
 
 
-def test_a_commit_for_a_topic_that_is_gone_is_not_believed():
-    """Its leader epoch is above the partition's: the topic was created again since."""
+def test_a_commit_for_a_topic_that_is_gone_is_not_used():
+    """Its leader epoch is above the partition's: the topic was re-created since."""
 
     async def test(cluster: ScriptedCluster) -> None:
         cluster.add_topic("t", 1)
@@ -203,8 +203,8 @@ def test_another_topic_of_the_name_is_left_alone():
 
 
 @pytest.mark.parametrize("target", [50, -1])
-def test_a_topic_made_anew_between_two_attempts_is_left_alone(target: int):
-    """The first attempt was lost; meanwhile the topic was deleted and made again."""
+def test_a_topic_re_created_between_two_attempts_is_left_alone(target: int):
+    """The first attempt was lost; meanwhile the topic was deleted and re-created."""
 
     async def test(cluster: ScriptedCluster) -> None:
         cluster.add_topic("t", 1)
@@ -223,8 +223,8 @@ def test_a_topic_made_anew_between_two_attempts_is_left_alone(target: int):
     simulated(test)
 
 
-def test_a_topic_made_anew_while_the_offset_was_looked_up_is_left_alone():
-    """The view of the call's beginning is old: the leader itself is asked."""
+def test_a_topic_re_created_while_the_offset_was_looked_up_is_left_alone():
+    """The metadata from the start of the call is old: the leader itself is asked."""
 
     async def test(cluster: ScriptedCluster) -> None:
         cluster.add_topic("t", 2)
@@ -242,8 +242,8 @@ def test_a_topic_made_anew_while_the_offset_was_looked_up_is_left_alone():
     simulated(test)
 
 
-def test_a_broker_without_version_3_gets_no_delete_of_the_leader_alone():
-    """Never an ordinary one in its place; an ordinary one is possible, and tells no log start."""
+def test_a_broker_without_version_3_gets_no_leader_only_delete():
+    """The client never sends an ordinary delete instead. An ordinary delete is possible, and returns no log start."""
 
     async def test(cluster: ScriptedCluster) -> None:
         cluster.add_topic("t", 1)
@@ -259,7 +259,7 @@ def test_a_broker_without_version_3_gets_no_delete_of_the_leader_alone():
     simulated(test)
 
 
-def test_the_leader_alone_does_not_wait_for_followers():
+def test_a_leader_only_delete_does_not_wait_for_followers():
     async def test(cluster: ScriptedCluster) -> None:
         cluster.add_topic("t", 1)
         cluster.partition("t").followers_start = 3
@@ -270,8 +270,8 @@ def test_the_leader_alone_does_not_wait_for_followers():
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_a_delete_whose_followers_are_slow_says_that_the_leader_has_done_it(version: int):
-    """Without version 3 the leader is asked where its log starts."""
+def test_a_delete_whose_followers_are_slow_reports_that_the_leader_has_deleted(version: int):
+    """Without version 3 the client asks the leader for its log start."""
 
     async def test(cluster: ScriptedCluster) -> None:
         cluster.add_topic("t", 1)
@@ -292,7 +292,7 @@ def test_a_delete_whose_followers_are_slow_says_that_the_leader_has_done_it(vers
 
 @pytest.mark.parametrize("has_done", [True, False])
 def test_a_leader_that_never_answers(has_done: bool):
-    """Its log start is the only witness: below the offset nothing is certain, for the request may still be executed."""
+    """Its log start is the only evidence: below the offset the result is unknown, because the request may still be executed."""
 
     async def test(cluster: ScriptedCluster) -> None:
         cluster.add_topic("t", 1)
@@ -328,8 +328,8 @@ def test_a_leader_that_cannot_be_reached_has_done_nothing():
     simulated(test)
 
 
-def test_a_topic_that_nobody_knows_is_not_waited_for_until_the_end():
-    """It could be new, so it is asked for a few times, not for a minute."""
+def test_an_unknown_topic_is_not_waited_for_until_the_deadline():
+    """It could be new, so the client asks a few times, but not for a minute."""
 
     async def test(cluster: ScriptedCluster) -> None:
         async with cluster.client() as admin:
@@ -340,7 +340,7 @@ def test_a_topic_that_nobody_knows_is_not_waited_for_until_the_end():
     simulated(test)
 
 
-def test_what_the_leader_refuses_is_told_with_its_code():
+def test_what_the_leader_refuses_is_reported_with_its_code():
     async def test(cluster: ScriptedCluster) -> None:
         cluster.add_topic("t", 1)
         async with cluster.client() as admin:
@@ -371,7 +371,7 @@ def test_an_answer_without_the_partition_is_tried_again():
 
 
 def test_brokers_do_not_wait_for_each_other():
-    """One leader says nothing; the other's partition, refused at first, is done long before the first gives up."""
+    """One leader is silent; the partition of the other, refused at first, is done long before the first one times out."""
 
     async def test(cluster: ScriptedCluster) -> None:
         cluster.add_topic("t", 1, 2)
@@ -394,7 +394,7 @@ def test_brokers_do_not_wait_for_each_other():
 
 
 def test_a_frozen_leader_is_left_for_its_successor():
-    """Its answer isn't waited for longer than a request may take."""
+    """The client waits for its answer no longer than the request timeout."""
 
     async def test(cluster: ScriptedCluster) -> None:
         cluster.add_topic("t", 2)
@@ -413,7 +413,7 @@ def test_a_frozen_leader_is_left_for_its_successor():
 
 
 @pytest.mark.parametrize("target", [-2, True, "5", 2**63, 1.5])
-def test_what_cannot_be_meant_is_refused_before_anything_is_sent(target: Any):
+def test_impossible_targets_are_refused_before_anything_is_sent(target: Any):
     async def test(cluster: ScriptedCluster) -> None:
         cluster.add_topic("t", 1, 1)
         async with cluster.client() as admin:
@@ -424,8 +424,8 @@ def test_what_cannot_be_meant_is_refused_before_anything_is_sent(target: Any):
     simulated(test)
 
 
-def test_numbers_that_are_not_pythons_own_are_numbers():
-    """As pandas and numpy have them: both as an offset and as the number of a partition."""
+def test_integers_of_other_libraries_are_accepted():
+    """Those of pandas and numpy, as an offset and as the number of a partition."""
 
     class Number:
         def __init__(self, value: int) -> None:
@@ -452,8 +452,8 @@ def test_numbers_that_are_not_pythons_own_are_numbers():
         ({P0: 5}, {"t": "Ci0MG1tESxCXdq0Iqigjuw"}, "t: 'Ci0MG1tESxCXdq0Iqigjuw' is no topic id"),
     ],
 )
-def test_partitions_and_ids_that_cannot_be_are_refused(targets: Any, topic_ids: Any, words: str):
-    """They ended somewhere within, in an error of Python's."""
+def test_partitions_and_ids_that_are_impossible_are_refused(targets: Any, topic_ids: Any, words: str):
+    """They once ended in an internal Python error."""
 
     async def test(cluster: ScriptedCluster) -> None:
         with pytest.raises(ValueError, match=words):
@@ -464,7 +464,7 @@ def test_partitions_and_ids_that_cannot_be_are_refused(targets: Any, topic_ids: 
 
 @pytest.mark.parametrize("target", [5, TO_HIGH_WATERMARK])
 def test_an_unknown_topic_has_its_code(target: int):
-    """For programs, which can't read sentences; wherever it was found out."""
+    """Programs need the code; it is the same wherever the error is detected."""
 
     async def test(cluster: ScriptedCluster) -> None:
         async with cluster.client() as admin:
@@ -479,7 +479,7 @@ def test_groups_have_names(groups: Any):
         Committed(groups)
 
 
-def test_nothing_to_delete_asks_nobody():
+def test_nothing_to_delete_sends_nothing():
     async def test(cluster: ScriptedCluster) -> None:
         async with cluster.client() as admin:
             assert await admin.delete_records({}) == {}

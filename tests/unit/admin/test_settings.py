@@ -1,4 +1,4 @@
-"""Settings of clients: Kafka's keys mean what they mean elsewhere, what can't be is refused with its place, and no secret is shown."""
+"""Settings of clients: Kafka's keys have Kafka's meaning, an impossible value is refused with its source, and no secret is shown."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def refusal(**given: object) -> str:
     return str(caught.value)
 
 
-def test_bootstrap_servers_as_people_write_them():
+def test_bootstrap_servers_in_common_forms():
     assert parse_addresses(" a:1, [::1]:2 ,PLAINTEXT://b ,a:1,c") == (
         Address("a", 1),
         Address("::1", 2),
@@ -33,12 +33,12 @@ def test_bootstrap_servers_as_people_write_them():
 
 
 @pytest.mark.parametrize("text", ["", " , ", "a:b", "a:0", "a:65536", "a b:1", "::1:9092", "[a:1", "http://a/b:1"])
-def test_bootstrap_servers_that_cannot_be(text: str):
+def test_bootstrap_servers_that_are_impossible(text: str):
     with pytest.raises(SettingsError, match=r"^here: bootstrap\.servers "):
         parse_addresses(text, "here")
 
 
-def test_a_cluster_has_to_be_named():
+def test_a_cluster_must_be_named():
     with pytest.raises(SettingsError, match=r"bootstrap\.servers is missing"):
         ClientSettings.of({})
 
@@ -59,19 +59,19 @@ def test_defaults_are_those_of_kafkas_clients():
         ({"request_timeout_ms": 10, "default_api_timeout_ms": 20}, (10, 20)),
     ],
 )
-def test_a_call_is_given_as_long_as_one_of_its_requests(given: dict[str, object], expected: tuple[int, int]):
-    """Who sets one of the two doesn't have to know the other."""
+def test_a_call_has_at_least_the_time_of_one_request(given: dict[str, object], expected: tuple[int, int]):
+    """A user who sets one of the two need not know the other."""
     found = settings(**given)
     assert (found.request_timeout_ms, found.default_api_timeout_ms) == expected
 
 
-def test_times_that_cannot_be_name_key_and_value():
+def test_impossible_times_name_key_and_value():
     assert refusal(request_timeout_ms=30, default_api_timeout_ms=20).startswith("the settings: default.api.timeout.ms is '20'")
     for value in ("0", "1.5", "x", "2147483648", "", "٣"):
         assert refusal(request_timeout_ms=value).startswith(f"the settings: request.timeout.ms is {value!r}")
 
 
-def test_keys_of_others_are_told_and_not_refused():
+def test_unknown_keys_are_reported_and_not_refused():
     """A file is often shared with producers and consumers."""
     assert settings(group_id="g", acks="all").unused_keys == ("group.id", "acks")
 
@@ -82,6 +82,17 @@ def test_a_line_of_javas_login_is_read():
     assert (found.sasl.mechanism, found.sasl.username, found.sasl.password) == ("SCRAM-SHA-256", 'al"ice', 's=;"x')
     assert found.tls is not None
     assert found.tls.check_host_name
+
+
+@pytest.mark.parametrize(("text", "by_token"), [("true", True), ("TRUE", True), ("false", False), ("1", False)])
+def test_a_login_by_token_is_said_as_to_java(text: str, *, by_token: bool):
+    line = f'ScramLoginModule required username="token" password="hmac" tokenauth="{text}";'
+    found = settings(security_protocol="SASL_SSL", sasl_mechanism="SCRAM-SHA-512", sasl_jaas_config=line)
+    assert found.sasl is not None
+    assert (found.sasl.username, found.sasl.by_token) == ("token", by_token)
+    plain = line.replace("Scram", "Plain")
+    if by_token:
+        assert "tokenauth, which only SCRAM knows" in refusal(security_protocol="SASL_SSL", sasl_mechanism="PLAIN", sasl_jaas_config=plain)
 
 
 def test_secrets_are_not_shown():
@@ -96,7 +107,7 @@ def test_secrets_are_not_shown():
         assert "sasl.jaas.config" in said
 
 
-def test_a_password_is_taken_as_it_is():
+def test_a_password_is_used_unchanged():
     found = settings(security_protocol="SASL_SSL", sasl_mechanism="PLAIN", sasl_username=" u ", sasl_password=" p ", ssl_key_password=" k ")
     assert found.sasl is not None
     assert found.tls is not None
@@ -109,7 +120,7 @@ def test_a_login_that_is_missing_or_for_something_else():
     assert "allowed are PLAINTEXT, SSL" in refusal(security_protocol="TLS")
 
 
-def test_tls_takes_pem_and_says_so():
+def test_tls_accepts_pem_and_reports_other_formats():
     assert "PEM" in refusal(security_protocol="SSL", ssl_truststore_type="JKS")
     assert "PEM" in refusal(security_protocol="SSL", ssl_truststore_location="/a/trust.jks")
     tls = settings(
@@ -124,15 +135,15 @@ def test_tls_takes_pem_and_says_so():
     assert (tls.authorities_file, tls.check_host_name, tls.minimum_version, tls.ciphers) == ("ca.pem", False, "TLSv1.2", "A:B")
 
 
-def test_settings_travel_to_other_processes():
-    """Executors of a pipeline get them."""
+def test_settings_can_be_sent_to_other_processes():
+    """Executors of a pipeline receive them."""
     found = settings(security_protocol="SASL_SSL", sasl_mechanism="PLAIN", sasl_username="u", sasl_password="p", ssl_ca_location="ca.pem")
     again = pickle.loads(pickle.dumps(found))
     assert again == found
     assert again.sasl.password == "p"
 
 
-def test_a_file_is_read_and_what_is_given_besides_is_stronger():
+def test_a_file_is_read_and_explicit_settings_override_it():
     files = MemoryFileSystem()
     files.write_bytes("/client.properties", b"bootstrap.servers=a:1\nclient.id=of the file\nretry.backoff.ms=x\n")
     with pytest.raises(SettingsError, match=r"^client\.properties line 3: retry\.backoff\.ms is 'x'"):

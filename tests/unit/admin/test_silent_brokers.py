@@ -19,14 +19,14 @@ EVERY_API = [key for key in ApiKey if key != ApiKey.API_VERSIONS]
 
 
 async def warm(cluster: ScriptedCluster, admin: AdminClient) -> None:
-    """Connects the client to each broker: a connection that works is what a client prefers."""
+    """Connects the client to each broker, because a client prefers a working connection."""
     for leader in cluster.nodes:
         cluster.add_topic(f"of-{leader}", leader)
         await admin.list_offsets({TopicPartition(f"of-{leader}", 0): OffsetSpec.LATEST})
 
 
 def stop(cluster: ScriptedCluster, broker_id: int) -> None:
-    """What SIGSTOP does: the kernel takes connections and bytes, and nothing answers."""
+    """The effect of SIGSTOP: the kernel accepts connections and bytes, and nothing answers."""
     cluster.scripts[broker_id, ApiKey.API_VERSIONS] = lambda _broker, _request: NO_ANSWER
     for key in EVERY_API:
         cluster.scripts[broker_id, key] = lambda _broker, _request: NO_ANSWER
@@ -54,7 +54,7 @@ def test_a_delete_does_not_wait_for_a_broker_that_is_not_its_leader(seed: int, c
 
 
 def test_a_silent_broker_is_asked_last_for_a_while():
-    """The second of waiting is spent once, not in each call."""
+    """The client waits a second once, not in each call."""
 
     async def test(cluster: ScriptedCluster) -> None:
         cluster.add_topic("t", 2)
@@ -70,8 +70,8 @@ def test_a_silent_broker_is_asked_last_for_a_while():
     simulated(test)
 
 
-def test_a_slow_broker_is_not_given_up():
-    """The first broker is still waited for after another was asked: where all take long, the first answer counts."""
+def test_a_slow_broker_is_still_waited_for():
+    """The client still waits for the first broker after it asked another: if all are slow, the first answer counts."""
 
     async def test(cluster: ScriptedCluster) -> None:
         cluster.add_topic("t", 2)
@@ -79,13 +79,13 @@ def test_a_slow_broker_is_not_given_up():
         async with cluster.client(bootstrap_servers=SERVERS) as admin:
             begun_ms = cluster.clock.monotonic_ms()
             assert set(await admin.describe_topics(["t"])) == {"t"}
-            assert cluster.clock.monotonic_ms() - begun_ms < 11_000  # The connection's first answer, then the one that counts.
+            assert cluster.clock.monotonic_ms() - begun_ms < 11_000  # The connection's first answer, then the answer to the request.
 
     simulated(test)
 
 
-def test_what_any_broker_passes_on_is_not_sent_to_a_silent_controller():
-    """Broker 1 is the controller; another passes the request on."""
+def test_requests_that_any_broker_forwards_are_not_sent_to_a_silent_controller():
+    """Broker 1 is the controller; another forwards the request."""
 
     async def test(cluster: ScriptedCluster) -> None:
         created = CreateTopicsResponse(topics=[CreatableTopicResult(name="new", error_code=0, num_partitions=1, replication_factor=1)])
@@ -103,7 +103,7 @@ def test_what_any_broker_passes_on_is_not_sent_to_a_silent_controller():
 
 
 @pytest.mark.parametrize("seed", range(1, 9))
-def test_what_belongs_to_no_broker_is_not_sent_to_a_silent_one(seed: int):
+def test_a_request_for_any_broker_is_not_sent_to_a_silent_one(seed: int):
     """A topic's configuration may be set by any broker."""
     resource = ConfigResource(ResourceType.TOPIC, "t")
 
@@ -123,7 +123,7 @@ def test_what_belongs_to_no_broker_is_not_sent_to_a_silent_one(seed: int):
 
 
 def test_a_silent_connection_is_replaced_once_its_request_is_overdue():
-    """Requests given up for another broker's answer left their places in it taken, for as long as the client lived."""
+    """Requests that were abandoned for another broker's answer kept their slots in the connection as long as the client existed."""
 
     async def test(cluster: ScriptedCluster) -> None:
         cluster.add_topic("t", 2)

@@ -1,4 +1,4 @@
-"""The command line of the bench: targets are read as they are meant, and nonsense is refused in a sentence."""
+"""The command line of the bench: targets are parsed, and invalid arguments are refused with a message."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def test_a_target_by_address(text: str, name: str, address: tuple[str, int], pro
 @pytest.mark.parametrize(
     "text", ["", "kafka", "kafka=", "=127.0.0.1:1", "a/b=h:1", "a=host", "a=h:0", "a=h:65536", "a=h:1:", "a=h:1:x", "a=::1:5"]
 )
-def test_a_target_that_is_none(text: str):
+def test_an_invalid_target(text: str):
     with pytest.raises(ValueError, match=r"."):
         parse_target(text)
 
 
 def test_a_target_by_command():
-    """The equals signs and quotes of the command are its own."""
+    """The equals signs and quotes of the command belong to the command."""
     spec = parse_start("k=env 'A=b c' serve --port={port} --set dir={dir}/x {{}}")
     assert spec.address is None
     assert spec.command == ("env", "A=b c", "serve", "--port={port}", "--set", "dir={dir}/x", "{{}}")
@@ -44,7 +44,7 @@ def test_a_target_by_command():
 
 @pytest.mark.parametrize("text", ["k=serve {dir}", "k=serve {port}", "k=serve {port} {dir} {other}", "k=serve {port} {dir} {}", "k='"])
 def test_a_command_that_can_not_be_run_twice(text: str):
-    """Without a port and a directory of its own, a broker would be measured on another one's."""
+    """Without its own port and directory, a broker would be measured on those of another."""
     with pytest.raises(ValueError, match=r"."):
         parse_start(text)
 
@@ -73,7 +73,7 @@ def test_lowtide_is_the_first_target_unless_it_is_given():
         ["--connections", "0"],
     ],
 )
-def test_what_is_wrong_is_refused_before_anything_starts(words: list[str], capsys: pytest.CaptureFixture[str]):
+def test_an_invalid_argument_is_refused_before_anything_starts(words: list[str], capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as caught:
         parse_arguments(words)
     assert caught.value.code == 2
@@ -81,7 +81,7 @@ def test_what_is_wrong_is_refused_before_anything_starts(words: list[str], capsy
 
 
 def test_amounts():
-    """Options change their own amount, and nothing else."""
+    """An option changes its own amount, and nothing else."""
     assert parse_arguments([]).amounts == Amounts()
     assert parse_arguments(["--tiny"]).amounts == TINY
     found = parse_arguments(["--gb", "0.5", "--segments", "1,2", "--connections", "7", "--json", "x", "-r", "9"])
@@ -95,7 +95,7 @@ def test_workloads_by_name():
 
 
 def test_several_brokers():
-    """Each target is so many, Lowtide among them with an etcd; what is about several brokers runs then, and is refused for one."""
+    """Each target has so many brokers, Lowtide with an etcd; workloads for several brokers run then, and are refused for one."""
     found = parse_arguments(["--brokers", "3", "--start", "other=run {id} {port} {dir} {peers}", "--failovers", "2"])
     assert [target.brokers for target in found.targets] == [3, 3]
     assert any("{etcd}" in word for word in found.targets[0].command)
@@ -107,5 +107,5 @@ def test_several_brokers():
 
 
 def test_deletes_stay_within_the_first_segment():
-    """Else the work would not be the same in a log of one segment."""
+    """Otherwise the work would differ in a log of one segment."""
     assert Amounts().deletes < 500

@@ -1,4 +1,4 @@
-"""Percentiles, spreads and ratios: what every figure of the bench goes through."""
+"""Percentiles, spreads and ratios: the computation of every figure of the bench."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def test_a_percentile_is_one_of_the_values():
     assert percentile([7.0], 0.99) == 7
 
 
-def test_of_nothing_nothing_is_known():
+def test_without_values_there_is_no_figure():
     assert math.isnan(percentile([], 0.5))
     assert math.isnan(spread([]).median)
     assert math.isnan(spread([math.nan]).most)
 
 
-def test_a_spread_leaves_out_what_is_not_known():
+def test_a_spread_leaves_out_unknown_values():
     """A round whose process had no /proc entry must not hide the others."""
     found = spread([3.0, math.nan, 1.0, 2.0, 10.0])
     assert (found.least, found.median, found.most) == (1, 2.5, 10)
@@ -36,7 +36,7 @@ def test_ratios(value: float, base: float, expected: float):
 
 @pytest.mark.parametrize("base", [0.0, math.nan])
 def test_a_ratio_to_nothing_is_unknown(base: float):
-    """Not infinite: a table with `inf` says more than was measured."""
+    """Not infinite: `inf` in a table would claim more than was measured."""
     assert math.isnan(ratio(1.0, base))
 
 
@@ -55,5 +55,5 @@ def test_a_ratio_to_nothing_is_unknown(base: float):
         (-12.34, "-12.3"),
     ],
 )
-def test_numbers_have_three_digits_that_count(value: float, text: str):
+def test_numbers_have_three_significant_digits(value: float, text: str):
     assert show(value) == text

@@ -1,4 +1,4 @@
-"""Requests made beforehand are what the codec reads, and positions in answers are where the codec puts the fields."""
+"""The codec reads the prepared requests, and positions in responses are those of the codec."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def error_at(frame: bytes, position: int) -> int:
     return int.from_bytes(frame[position : position + 2], "big", signed=True)
 
 
-def test_the_versions_have_answers_without_tags():
+def test_the_versions_have_responses_without_tags():
     """Positions would not be fixed otherwise."""
     assert not any(response_header_is_flexible(key, version) for key, version in VERSIONS.items())
 
 
-def test_a_batch_is_one_that_a_broker_takes():
+def test_a_batch_is_accepted_by_a_broker():
     made = batch(16, 100, 1_700_000_000_000)
     header = read_batch_header(made)
     assert (header.record_count, header.size_bytes) == (16, len(made))

@@ -1,4 +1,4 @@
-"""The load generator against a scripted peer: it counts answers, sees errors, and follows offsets. Sockets are pairs, not ports."""
+"""The load generator against a scripted peer: it counts answers, detects errors, and follows offsets. Sockets are pairs, not ports."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def answering(answer: bytes, *, piece: int = 1 << 16) -> Callable[[socket.socket
 @pytest.mark.parametrize("piece", [1, 7, 1 << 16])
 @pytest.mark.parametrize(("lanes", "depth"), [(1, 1), (3, 5), (10, 1)])
 def test_every_request_is_answered_once(peers, lanes: int, depth: int, piece: int):
-    """However answers arrive, whole or byte by byte."""
+    """Answers may arrive whole or byte by byte."""
     peers(answering(ANSWER, piece=piece))
     load = pump([Lane(("", 0), itertools.repeat(REQUEST)) for _ in range(lanes)], count=100, depth=depth, error_position=ERROR_POSITION)
     assert load.count == len(load.latencies_us) == 100
@@ -73,14 +73,14 @@ def test_every_request_is_answered_once(peers, lanes: int, depth: int, piece: in
     assert 0 < load.p50_us <= load.p99_us
 
 
-def test_a_lane_that_runs_dry_ends_the_load(peers):
+def test_a_lane_without_requests_ends_the_load(peers):
     peers(answering(ANSWER))
     load = pump([Lane(("", 0), [REQUEST] * 7)], count=7, depth=2)
     assert load.count == 7
 
 
-def test_requests_larger_than_the_kernel_takes_at_once(peers):
-    """They are sent on when there is room."""
+def test_requests_larger_than_the_kernel_accepts_at_once(peers):
+    """The rest is sent when there is room."""
     size = 4 << 20
 
     def serve(end: socket.socket) -> None:
@@ -121,13 +121,13 @@ def test_silence_ends_the_load(peers, monkeypatch: pytest.MonkeyPatch):
 
 
 def log_of(batches: int, per_batch: int) -> bytes:
-    """Batches with the offsets that a broker gives them."""
+    """Batches with the offsets that a broker assigns."""
     made = batch(per_batch, 50, 0)
     return b"".join((number * per_batch).to_bytes(8, "big") + made[8:] for number in range(batches))
 
 
 def fetch_peer(log: bytes, step: int, *, error: int = 0) -> Callable[[socket.socket], None]:
-    """A broker of one partition that answers `step` bytes from the batch on that holds the offset, cut where that falls."""
+    """A broker of one partition that answers `step` bytes from the batch with the offset on, possibly cut inside a batch."""
     frame = fetch_frame("t", 0)
 
     def serve(end: socket.socket) -> None:
@@ -149,7 +149,7 @@ def fetch_peer(log: bytes, step: int, *, error: int = 0) -> Callable[[socket.soc
 
 @pytest.mark.parametrize("step", [400, 1000, 1 << 20])
 def test_a_partition_is_read_to_its_end(peers, step: int):
-    """Also when the last batch of an answer is cut, as brokers do."""
+    """Also when the last batch of an answer is cut, as brokers may do."""
     peers(fetch_peer(log_of(10, 3), step))
     load = drain([FetchLane(("", 0), fetch_frame("t", 0), end=30)])
     assert load.records == 30
@@ -167,13 +167,13 @@ def test_an_error_while_reading_is_named(peers):
 
 
 def test_an_answer_without_records_is_not_progress(peers):
-    """It would go on for ever."""
+    """Otherwise the load would never end."""
     peers(fetch_peer(log_of(2, 3), 0))
     with pytest.raises(BenchError, match="gave no record"):
         drain([FetchLane(("", 0), fetch_frame("t", 0), end=6)])
 
 
-def test_a_gap_between_batches_is_seen():
+def test_a_gap_between_batches_is_detected():
     log = log_of(3, 3)
     size = len(log) // 3
     assert offset_behind(log, 0, len(log), 0) == 9

@@ -1,4 +1,4 @@
-"""Tables and files say what the rounds gave: no round before the measured ones, no figure that isn't known."""
+"""Tables and files have the results of the rounds: no warm-up rounds, no unknown figures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.report import Results, Round, figures_table, summary_table, workload_
 
 
 def results() -> Results:
-    """Two targets, two rounds and one to warm up; the second target's CPU can't be seen."""
+    """Two targets, two rounds and one to warm up; the second target's CPU is unknown."""
     found = Results(["one", "two"])
     for number, rate in ((-1, 1.0), (0, 100.0), (1, 300.0)):
         found.rounds.append(Round(workload="w", target="one", number=number, load_average=0.5, figures={"rate": rate, "cpu": rate / 10}))
@@ -31,7 +31,7 @@ def test_the_table_of_a_workload():
     assert len({len(line) for line in workload_table(results(), "w").splitlines()}) == 1
 
 
-def test_a_target_that_has_nothing_to_show_has_dashes():
+def test_a_target_without_results_has_dashes():
     """A workload that failed on one target still has the other's column."""
     found = results()
     found.rounds = [entry for entry in found.rounds if entry.target == "two"]

@@ -1,4 +1,4 @@
-"""Which processes belong to a broker, and what they take."""
+"""Which processes belong to a broker, and their usage."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ def test_a_name_with_brackets_and_blanks_does_not_shift_the_fields():
     assert status.waited_ticks == 150
 
 
-def test_descendants_belong_to_the_roots_and_nobody_else_does():
+def test_descendants_belong_to_the_roots_and_no_other_process_does():
     parents = {1: 0, 10: 1, 11: 10, 12: 11, 20: 1, 21: 20}
     assert family([10], parents) == [10, 11, 12]
     assert family([10, 11], parents) == [10, 11, 12]
     assert family([20, 10], parents) == [20, 10, 21, 11, 12]
 
 
-def test_of_no_process_nothing_is_known():
+def test_without_processes_nothing_is_known():
     assert math.isnan(cpu_seconds([]))
     assert math.isnan(resident_bytes([]))
 
 
 @needs_proc
 def test_the_clock_of_a_process_is_its_own():
-    """The kernel's clock of this process, reached as any other process's is, against Python's own view of it."""
+    """The kernel's clock of this process, read as for any other process, against Python's own value."""
     before = time.process_time()
     seen = cpu_seconds([os.getpid()])
     assert before <= seen

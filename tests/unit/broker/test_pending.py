@@ -1,4 +1,4 @@
-"""An answer that is not there yet, and one that never can be."""
+"""A response that is not there yet, and one that never can be."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from lowtide.broker.pending import Pending
 
 
-def test_a_failure_is_told_as_no_answer() -> None:
+def test_a_failure_is_reported_as_no_answer() -> None:
     pending: Pending[str] = Pending()
     told: list[str | None] = []
     pending.listen(told.append)
@@ -15,7 +15,7 @@ def test_a_failure_is_told_as_no_answer() -> None:
     assert told == [None]
 
 
-def test_a_failure_before_anybody_listens_is_told_later() -> None:
+def test_a_failure_without_a_listener_is_reported_later() -> None:
     pending: Pending[str] = Pending()
     pending.fail()
     told: list[str | None] = []
@@ -24,7 +24,7 @@ def test_a_failure_before_anybody_listens_is_told_later() -> None:
 
 
 def test_an_answer_that_could_not_be_sent_can_still_fail() -> None:
-    """The listener raises while it writes the answer; it is told that there is none, so that the connection doesn't wait for ever."""
+    """The listener raises while it writes the answer; it then receives a failure, so that the connection does not wait forever."""
     pending: Pending[str] = Pending()
     told: list[str | None] = []
 
@@ -40,7 +40,7 @@ def test_an_answer_that_could_not_be_sent_can_still_fail() -> None:
     assert told == [None]
 
 
-def test_nobody_is_told_of_the_failure_of_an_abandoned_answer() -> None:
+def test_the_failure_of_an_abandoned_answer_is_not_reported() -> None:
     pending: Pending[str] = Pending()
     told: list[str | None] = []
     pending.listen(told.append)

@@ -1,4 +1,4 @@
-"""Answers that are made a slice at a time."""
+"""Responses that are built a slice at a time."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import pytest
 
 from lowtide.broker.handlers import describe_producers
 from lowtide.broker.pending import Pending, answer_of
-from lowtide.broker.slices import answer_in_slices, ask_in_slices, walk_in_slices
+from lowtide.broker.slices import OWN_SLICE_MS, SlicedWork, answer_in_slices, ask_in_slices, taken, walk_in_slices
 from lowtide.broker.turns import SLICE_MS, Turns
 from lowtide.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersResponse, DescribeProducersTopicRequest
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
-from lowtide.storage.log.producer_state import ProducerEntry
+from lowtide.storage.log.producer_entry import ProducerEntry
 
 
 class CountingClock:
-    """A millisecond passes between two looks."""
+    """A millisecond passes between two readings."""
 
     def __init__(self, step_ms: int = 1) -> None:
         self.monotonic_ms = itertools.count(0, step_ms).__next__
@@ -49,7 +49,7 @@ def steps(taken: list[int], count: int, error: Exception | None = None) -> Gener
 
 
 def test_a_short_answer_is_there_at_once() -> None:
-    """Without an event loop, too."""
+    """Also without an event loop."""
     assert answer_in_slices(turns(), Log(), steps([], SLICE_MS - 1)) == "done"
 
 
@@ -127,7 +127,7 @@ def asking(taken: list[int], count: int, answer: Pending[str], error: Exception 
     return True
 
 
-def test_who_waits_for_a_walk_goes_on_when_it_ends_and_hears_of_a_bug() -> None:
+def test_a_wait_for_a_walk_ends_with_it_and_receives_a_bug() -> None:
     async def main(loop: SimulatedLoop) -> None:
         walked: list[int] = []
         await walk_in_slices(turns(loop), steps(walked, 10))
@@ -139,7 +139,7 @@ def test_who_waits_for_a_walk_goes_on_when_it_ends_and_hears_of_a_bug() -> None:
 
 
 def test_very_many_producers_are_described_in_slices() -> None:
-    """All of them, in order, though some are forgotten meanwhile."""
+    """All of them, in order, although some are removed meanwhile."""
     producers = {number: ProducerEntry(1, [], 5, 5) for number in range(10_000)}
     partition = SimpleNamespace(log=SimpleNamespace(producer_state=SimpleNamespace(producers=producers)))
     broker: Any = SimpleNamespace(
@@ -167,5 +167,34 @@ def test_very_many_producers_are_described_in_slices() -> None:
         assert [row.partition_index for row in topic.partitions] == [0, 1, 2]
         ids = [producer.producer_id for producer in topic.partitions[0].active_producers]
         assert ids == list(range(10_000))
+
+    run_simulation(main, 1)
+
+
+def test_rows_are_taken_in_their_order_and_let_go() -> None:
+    rows = list(range(7))
+    left: list[int] = []
+    parts = []
+    for some in taken(rows, 3):
+        parts.append(some)
+        left.append(len(rows))
+    assert (parts, left, rows) == ([[0, 1, 2], [3, 4, 5], [6]], [4, 1, 0], [])
+
+
+def test_no_rows_are_taken_from_none() -> None:
+    assert list(taken([], 3)) == []
+
+
+def test_pieces_that_ask_for_a_rest_leave_the_loop_for_so_long_after_each_slice() -> None:
+    async def main(loop: SimulatedLoop) -> None:
+        took: list[float] = []
+        done = asyncio.Event()
+        rests = iter([4, 4, 0, 0])
+        work = SlicedWork(loop, CountingClock(), done.set, lambda: next(rests, 0))  # type: ignore[arg-type]
+        work.extend(lambda: took.append(round(loop.time() * 1000)) for _ in range(5 * OWN_SLICE_MS))
+        work.begin()
+        await done.wait()
+        began = took[0]
+        assert [at - began for at in took[::OWN_SLICE_MS]] == [0, 4, 8, 8, 8]
 
     run_simulation(main, 1)

@@ -1,4 +1,4 @@
-"""Pieces of long work take turns: one slice in a pass of the loop, others between two slices, and what waits costs no turn."""
+"""Pieces of long work take turns: one slice in a pass of the loop, other work between two slices, and a piece that waits takes no turn."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 
 
 class SlowClock(SimulatedClock):
-    """A millisecond passes whenever somebody looks: a slice is one step."""
+    """A millisecond passes with each reading: a slice is one step."""
 
     _looks = 0
 
@@ -41,6 +41,27 @@ def test_pieces_take_steps_in_turn_and_the_loop_is_free_between_two() -> None:
         await asyncio.sleep(1)
         assert took == ["a", "other", "b", "other"] * 3
         assert len(turns) == 0
+
+    run_simulation(main, 1)
+
+
+def test_a_piece_that_goes_on_is_finished_before_others_have_another_turn() -> None:
+    async def main(loop: SimulatedLoop) -> None:
+        turns, took = Turns(loop, SlowClock(loop)), list[str]()
+
+        def steps(name: str, times: int) -> Iterator[None]:
+            for _ in range(times):
+                took.append(name)
+                loop.call_soon(took.append, "other")
+                yield None
+
+        for name in ("a", "b", "c"):
+            piece = Piece(steps(name, 2), fail)  # type: ignore[arg-type]
+            piece.goes_on = name == "b"
+            turns.add(piece)
+        await asyncio.sleep(1)
+        assert took[::2] == ["a", "b", "b", "c", "a", "c"]
+        assert took[1::2] == ["other"] * 6
 
     run_simulation(main, 1)
 

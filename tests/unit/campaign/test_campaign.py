@@ -1,4 +1,4 @@
-"""A campaign with runs that are quick: it goes on where it was killed, keeps its folder small, and ends every process that it started."""
+"""A campaign with quick runs: it continues where it was killed, keeps its folder small, and ends every process that it started."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def made(folder: Path, program: str = WRITES, **limits: int) -> campaign.Campaig
     return campaign.Campaign(folder, [kind(program)], Limits(limits.get("floor_bytes", 0), runs=limits.get("runs", 2)))
 
 
-def test_the_next_campaign_goes_on_where_the_last_one_was(tmp_path: Path):
+def test_the_next_campaign_continues_where_the_last_one_ended(tmp_path: Path):
     assert made(tmp_path).go() == "2 runs are done"
     second = made(tmp_path)
     assert second.go() == "2 runs are done"
@@ -55,7 +55,7 @@ def test_the_next_campaign_goes_on_where_the_last_one_was(tmp_path: Path):
     assert second.broken == 1
 
 
-def test_what_a_run_wrote_is_gone_and_what_a_broken_one_printed_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_files_of_a_run_are_removed_and_the_output_of_a_failed_one_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(campaign, "KEPT", 1)
     made(tmp_path, WRITES.replace("seed == 3", "True"), runs=3).go()
     assert not (tmp_path / "tmp").exists()
@@ -63,13 +63,13 @@ def test_what_a_run_wrote_is_gone_and_what_a_broken_one_printed_is_kept(tmp_path
     assert (tmp_path / "failures/quick-2.log").read_text() == "seed 2\n"
 
 
-def test_below_the_floor_nothing_is_run(tmp_path: Path):
+def test_without_disk_space_nothing_is_run(tmp_path: Path):
     one = made(tmp_path, floor_bytes=1 << 60)
     assert "the floor is" in one.go()
     assert load(one.ledger) == []
 
 
-def test_a_run_that_takes_too_long_is_ended_with_all_that_it_started_and_is_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_run_that_takes_too_long_is_ended_with_its_processes_and_adds_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(campaign, "RUN_LIMIT_S", 0.0)
     one = made(tmp_path, SLEEPS)
     assert one.go() == "quick 0: not done after 0 s"
@@ -91,7 +91,7 @@ tests.made(pathlib.Path(sys.argv[1]), tests.SLEEPS).go()
     try:
         started = tmp_path / "results/simulated.json"
         until(lambda: started.exists() and started.read_text() != "")
-        assert int(started.read_text()) in machine.marked(tmp_path)
+        until(lambda: int(started.read_text()) in machine.marked(tmp_path))  # Its environment is there when it has been executed.
     finally:
         process.send_signal(number)
         process.wait(60)
@@ -103,7 +103,7 @@ tests.made(pathlib.Path(sys.argv[1]), tests.SLEEPS).go()
 
 
 def until(condition) -> None:
-    """Looks again and again: another process does it."""
+    """Polls the condition: another process fulfils it."""
     waiting = threading.Event()
     for _ in range(6000):
         if condition():
@@ -127,8 +127,8 @@ def test_two_campaigns_dont_share_a_folder(tmp_path: Path):
     assert (ended.returncode, ended.stdout) == (0, "0 runs are done\n")
 
 
-def test_it_steps_back(tmp_path: Path):
-    """In a process of its own: one core, and the lowest priority."""
+def test_it_lowers_its_priority(tmp_path: Path):
+    """In a separate process: one core, and the lowest priority."""
     program = """
 import json, os
 from tests.campaign import machine
@@ -139,7 +139,7 @@ print(json.dumps([os.nice(0), len(os.sched_getaffinity(0))]))
     assert json.loads(ended.stdout) == [19, 1]
 
 
-def test_a_simulator_reports_what_struck(tmp_path: Path):
+def test_a_simulator_reports_the_faults(tmp_path: Path):
     """One seed of one broker, as the campaign runs it."""
     file = tmp_path / "simulated.json"
     command = [sys.executable, "-m", "tests.campaign.simulators", "one broker", "3", "4", str(file)]

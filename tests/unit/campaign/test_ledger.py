@@ -1,4 +1,4 @@
-"""The ledger is all that a campaign needs to go on, whatever a crash has cut short in it."""
+"""The ledger is all that a campaign needs to continue, even if a crash truncated it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def line(entry: Entry) -> bytes:
     return msgspec.json.encode(entry) + b"\n"
 
 
-def test_what_is_appended_is_read(tmp_path: Path):
+def test_appended_lines_are_read(tmp_path: Path):
     path = tmp_path / "ledger.jsonl"
     assert load(path) == []
     for entry in (FIRST, SECOND):
@@ -43,7 +43,7 @@ def test_what_is_appended_is_read(tmp_path: Path):
 
 
 @given(st.integers(0, len(line(SECOND)) - 1))
-def test_a_line_that_was_cut_short_anywhere_is_passed_over(size: int):
+def test_a_line_that_was_cut_short_anywhere_is_skipped(size: int):
     assert read(line(FIRST) + line(SECOND)[:size]) == [FIRST]
 
 
@@ -56,7 +56,7 @@ def test_the_line_behind_one_that_was_cut_short_is_whole(tmp_path: Path, size: i
     assert load(path) == [FIRST, OTHER] or size == len(line(SECOND)) - 1
 
 
-def test_lines_of_another_form_are_passed_over():
+def test_lines_of_another_form_are_skipped():
     assert read(b'{"kind": 7}\n\n[]\n\xff\xfe\n' + line(FIRST)) == [FIRST]
 
 
@@ -69,12 +69,12 @@ def test_totals_are_by_kind():
     assert (found["kill"].runs, found["kill"].next_seed) == (1, 1)
 
 
-def test_the_next_seed_follows_the_highest_whatever_the_order_of_lines():
-    """Two campaigns that were joined by hand."""
+def test_the_next_seed_follows_the_highest_for_any_order_of_lines():
+    """As after joining the ledgers of two campaigns."""
     assert totals([SECOND, FIRST])["cluster"].next_seed == 80
 
 
-def test_the_table_has_each_kind_the_faults_and_how_to_see_what_broke():
+def test_the_table_has_each_kind_the_faults_and_how_to_reproduce_violations():
     text = "\n".join(table(totals([FIRST, SECOND, OTHER])))
     assert "cluster" in text
     assert "64 kill" in text

@@ -1,4 +1,4 @@
-"""What a run left is read as what it was: faults, violations with a way to see them again, and a process that failed without a word."""
+"""The results of a run: faults, violations with a command to reproduce them, and processes that failed without output."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def test_pytest_names_its_tests():
     ]
 
 
-def test_a_process_that_fails_without_a_word_has_broken_something():
+def test_a_process_that_fails_without_output_is_a_violation():
     _, violations = outcome(Left(-11, "building\nAddressSanitizer: heap-buffer-overflow\n"), COMMAND)
     assert violations == [Violation("ended with -11: AddressSanitizer: heap-buffer-overflow", "again {seed}")]
 
 
-def test_a_run_without_a_word_that_ended_well_held():
+def test_a_run_without_output_that_succeeded_is_no_violation():
     assert outcome(Left(0, "7 runs from seed 1\n"), COMMAND) == ({}, [])
 
 

@@ -1,4 +1,4 @@
-"""What a campaign does next follows from its ledger: shares are kept, no seed comes twice, limits end it."""
+"""The next run of a campaign follows from its ledger: shares are kept, no seed is repeated, limits end it."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def test_names_are_different_and_shares_are_of_a_hundred():
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_every_run_has_its_seed_and_runs_what_is_there(kind: Kind):
-    """Files and variables that a command names exist, and another seed is another command."""
+def test_every_run_has_its_seed_and_runs_existing_files(kind: Kind):
+    """Files and variables that a command names exist, and each seed has a different command."""
     first, second = kind.command(PLACE, 5, 5 + kind.seeds), kind.command(PLACE, 6, 6 + kind.seeds)
     assert (first.words, first.env) != (second.words, second.env)
     assert re.search(r"\b5\b|\{seed\}", first.replay)

@@ -1,4 +1,4 @@
-"""Asking before something is deleted: only yes is yes, and Ctrl-C ends the asking."""
+"""Confirmation before a delete: only yes confirms, and Ctrl-C ends the question."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lowtide.cli.outcome import CommandError, ExitCode
 
 
 class Terminal(io.StringIO):
-    """A person who types what it holds; `interrupted` presses Ctrl-C first."""
+    """A user who types the contents; with `interrupted`, Ctrl-C comes first."""
 
     interrupted = False
 
@@ -28,7 +28,7 @@ class Terminal(io.StringIO):
 
 
 def asked(typed: str, monkeypatch: pytest.MonkeyPatch, *, interrupted: bool = False) -> CommandError | None:
-    """How a question ends that a command asks in its event loop."""
+    """The result of a question that a command asks in its event loop."""
     person = Terminal(typed)
     person.interrupted = interrupted
     monkeypatch.setattr(sys, "stdin", person)
@@ -45,7 +45,7 @@ def asked(typed: str, monkeypatch: pytest.MonkeyPatch, *, interrupted: bool = Fa
 
 
 @pytest.mark.parametrize("typed", ["y\n", "YES\n", " yes \n"])
-def test_yes_goes_on(typed, monkeypatch):
+def test_yes_continues(typed, monkeypatch):
     assert asked(typed, monkeypatch) is None
 
 
@@ -57,14 +57,14 @@ def test_anything_else_ends_it(typed, monkeypatch):
 
 
 def test_ctrl_c_ends_the_waiting_for_an_answer(monkeypatch):
-    """The event loop only takes note of it: the question stood until a line came, which could then be a yes."""
+    """The event loop only recorded it: the question stayed open until a line arrived, which could be a yes."""
     ended = asked("y\n", monkeypatch, interrupted=True)
     assert ended is not None
     assert (ended.code, str(ended)) == (ExitCode.INTERRUPTED, "interrupted, nothing was done.")
 
 
 def test_without_a_terminal_nothing_is_done(monkeypatch):
-    """Not named is an option that the command doesn't have."""
+    """The message does not name an option that the command does not have."""
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
     with pytest.raises(CommandError, match="give --yes, or look with --dry-run first"):
         confirm("Delete all?")

@@ -1,4 +1,4 @@
-"""`lowtide dev`: what it refuses. That it runs is tested with real processes in tests/chaos."""
+"""`lowtide dev`: its refusals. Tests with real processes are in tests/chaos."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--config", "/no/such/file"], "--config /no/such/file cannot be read: No such file or directory."),
     ],
 )
-def test_what_cannot_be_is_refused_in_a_sentence(arguments, part, capsys):
+def test_impossible_arguments_are_refused_with_a_message(arguments, part, capsys):
     assert dev(arguments) == 2
     captured = capsys.readouterr()
     assert captured.out == ""

@@ -1,4 +1,4 @@
-"""`lowtide dump-log`: what it says of each kind of file, and where of a damaged one."""
+"""`lowtide dump-log`: its output for each kind of file, and the positions of damage."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import pytest
 from lowtide.cli.dump_log import Wanted, dump_file
 from lowtide.cli.main import main
 from lowtide.cli.record_format import Form
+from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.compression import Compression
+from lowtide.protocol.control_records import ControlRecord, ControlRecordType, build_end_transaction_marker
 from lowtide.protocol.group_records import OffsetCommitValue, encode_offset_commit
-from lowtide.protocol.records import ControlRecordType, build_batch, build_end_transaction_marker
 from lowtide.protocol.transaction_records import TransactionLogValue, encode_transaction
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.filesystem import OsFileSystem
@@ -22,6 +23,7 @@ from lowtide.storage.log.open_transactions import CompletedTransaction
 from lowtide.storage.log.producer_state import ProducerStateManager
 from lowtide.storage.log.transaction_index import encode_aborted
 from lowtide.storage.log_start.journal_format import encode_journal
+from tests.unit.storage.log.producing import header_of
 
 TIME_MS = 1_600_000_000_000
 SEGMENT = "00000000000000000100.log"
@@ -53,8 +55,8 @@ def rows(capsys, *arguments: object, code: int = 0) -> list[dict]:
     return [json.loads(line) for line in dump(capsys, "--output", "json", *arguments, code=code).splitlines()]
 
 
-def test_batches_and_records_are_told(partition, capsys):
-    """For people in lines, times as dates; records only where they are asked for."""
+def test_batches_and_records_are_printed(partition, capsys):
+    """For people as lines, with timestamps as dates; records only on request."""
     (partition / SEGMENT).write_bytes(batch(100) + batch(103, 1, producer_id=7, producer_epoch=1, base_sequence=4, is_transactional=True))
     text = dump(capsys, partition / SEGMENT)
     assert text.splitlines() == [
@@ -66,8 +68,8 @@ def test_batches_and_records_are_told(partition, capsys):
     assert "    101  2020-09-13T12:26:40.001Z  key 'k1'  value 'v101'\n" in dump(capsys, "--records", partition / SEGMENT)
 
 
-def test_programs_get_a_line_for_each_thing(partition, capsys):
-    """Keys that stay: scripts rely on them."""
+def test_programs_get_a_line_for_each_object(partition, capsys):
+    """The keys are stable: scripts rely on them."""
     (partition / SEGMENT).write_bytes(batch(100, 1, compression=Compression.LZ4))
     (told, record) = rows(capsys, "--records", partition)
     assert told == {
@@ -95,17 +97,17 @@ def test_programs_get_a_line_for_each_thing(partition, capsys):
     assert (record["kind"], record["offset"], record["key"], record["value"], record["headers"]) == ("record", 100, "k0", "v100", [])
 
 
-def test_markers_say_how_a_transaction_ended(partition, capsys):
+def test_markers_show_how_a_transaction_ended(partition, capsys):
     marker = build_end_transaction_marker(
-        ControlRecordType.ABORT, timestamp_ms=TIME_MS, producer_id=7, producer_epoch=1, coordinator_epoch=0, base_offset=100
+        ControlRecord(ControlRecordType.ABORT, 0), timestamp_ms=TIME_MS, producer_id=7, producer_epoch=1, base_offset=100
     )
     (partition / SEGMENT).write_bytes(marker)
     assert rows(capsys, partition)[0]["marker"] == "abort"
     assert "abort marker" in dump(capsys, partition)
 
 
-def test_a_range_of_offsets_is_picked(partition, capsys):
-    """Whole batches that touch it, and of their records those within."""
+def test_a_range_of_offsets_is_selected(partition, capsys):
+    """Whole batches that overlap it, and their records within it."""
     (partition / SEGMENT).write_bytes(batch(100) + batch(103) + batch(106))
     told = rows(capsys, "--records", "--from", 104, "--to", 106, partition)
     assert [(each["kind"], each.get("base_offset", each.get("offset"))) for each in told] == [
@@ -115,8 +117,8 @@ def test_a_range_of_offsets_is_picked(partition, capsys):
     ]
 
 
-def test_a_flipped_bit_is_told_and_what_follows_is_read(partition, capsys):
-    """The length can be believed: another batch begins behind it."""
+def test_a_flipped_bit_is_reported_and_later_batches_are_read(partition, capsys):
+    """The length is correct: another batch begins behind it."""
     content = bytearray(batch(100) + batch(103))
     content[80] ^= 1
     (partition / SEGMENT).write_bytes(content)
@@ -127,7 +129,7 @@ def test_a_flipped_bit_is_told_and_what_follows_is_read(partition, capsys):
 
 @pytest.mark.parametrize("place", [8, 11, 16])
 def test_behind_a_damaged_header_the_next_sound_batch_is_found(partition, capsys, place):
-    """Length or magic: where the batch ends isn't known any more."""
+    """If length or magic is damaged, the end of the batch is unknown."""
     content = bytearray(batch(100) + batch(103) + batch(106))
     content[SIZE + place] ^= 0x41
     (partition / SEGMENT).write_bytes(content)
@@ -137,7 +139,7 @@ def test_behind_a_damaged_header_the_next_sound_batch_is_found(partition, capsys
     assert told[1]["fault"].startswith(f"bytes {SIZE} to {2 * SIZE - 1}: ")
 
 
-def test_a_cut_file_says_how_much_is_there(partition, capsys):
+def test_a_cut_file_reports_how_much_is_there(partition, capsys):
     """At every length: never an exception."""
     content = batch(100) + batch(103)
     wanted = Wanted(records=True, form=Form.TEXT, first=0, end=None)
@@ -153,24 +155,24 @@ def test_a_cut_file_says_how_much_is_there(partition, capsys):
 
 
 def test_zeros_behind_the_last_batch_are_no_damage(partition, capsys):
-    """Files are made larger beforehand."""
+    """Files are preallocated."""
     (partition / SEGMENT).write_bytes(batch(100) + bytes(3_000_000))
     assert [(each["kind"], each["bytes"]) for each in rows(capsys, partition)] == [("batch", SIZE), ("unwritten", 3_000_000)]
 
 
-def test_noise_is_one_damage(partition, capsys):
-    """It may look like the beginning of a batch at many places."""
+def test_random_bytes_are_one_damage(partition, capsys):
+    """They may look like the start of a batch at many positions."""
     (partition / SEGMENT).write_bytes(batch(100) + bytes(range(256)) * 8 + bytes((2,)) * 1000 + batch(103))
     assert [each["kind"] for each in rows(capsys, partition, code=1)] == ["batch", "damage", "batch"]
 
 
-def test_offsets_that_go_back_are_told(partition, capsys):
+def test_offsets_that_go_back_are_reported(partition, capsys):
     (partition / SEGMENT).write_bytes(batch(103) + batch(100))
     assert rows(capsys, partition, code=1)[1]["fault"] == f"byte {SIZE}: it begins at offset 100, where 106 or a later one follows"
 
 
-def test_records_that_contradict_themselves_are_told(partition, capsys):
-    """Their CRC is right: whoever wrote them made them so."""
+def test_records_that_contradict_themselves_are_reported(partition, capsys):
+    """Their CRC is right: the writer wrote them so."""
     whole = bytearray(batch(100, 1))
     whole[61] = 0x7E
     import struct
@@ -183,7 +185,7 @@ def test_records_that_contradict_themselves_are_told(partition, capsys):
 
 
 def test_records_of_coordinators_are_decoded(tmp_path, capsys):
-    """Committed offsets, groups, transactions; tombstones; and what is none of these is told as damage."""
+    """Committed offsets, groups, transactions; tombstones; and any other record is reported as damage."""
     folder = tmp_path / "__consumer_offsets-3"
     folder.mkdir()
     commit = encode_offset_commit("g", "t", 3, OffsetCommitValue(offset=7, metadata="", commit_timestamp=9))
@@ -217,8 +219,8 @@ def test_records_of_transactions_are_decoded(tmp_path, capsys):
     assert (said["type"], said["transactional_id"], said["value"]["transaction_status"]) == ("transaction", "mover", "CompleteCommit")
 
 
-def test_terminals_are_not_acted_upon(partition, capsys):
-    """A value may hold what clears a screen."""
+def test_control_characters_are_escaped(partition, capsys):
+    """A value may have a sequence that clears a screen."""
     (partition / SEGMENT).write_bytes(build_batch([(TIME_MS, None, b"\x1b[2J\xff", ((b"h\x07", None),))], base_offset=100))
     assert "key null  value '\\x1b[2J\\xff'  header h\\x07=null" in dump(capsys, "-r", partition)
     assert "value 1b5b324aff" in dump(capsys, "-r", "--format", "hex", partition)
@@ -230,12 +232,12 @@ def test_json_in_values_stays_json(partition, capsys):
     assert (record["key"], record["value"]) == ("k", {"a": [1]})
 
 
-def test_the_files_beside_a_segment_are_told(partition, capsys):
+def test_the_files_beside_a_segment_are_printed(partition, capsys):
     offsets, times = OffsetIndex(100), TimeIndex(100)
     offsets.append(115, 4160)
     times.maybe_append(TIME_MS, 115)
     producers = ProducerStateManager()
-    producers.update(7, 0, 0, base_offset=40, record_count=2, max_timestamp=5, now_ms=5)
+    producers.update(header_of(7, 0, 0, 2, max_timestamp=5), base_offset=40, now_ms=5)
     (partition / SEGMENT.replace(".log", ".index")).write_bytes(offsets.encode() + bytes(16))
     (partition / SEGMENT.replace(".log", ".timeindex")).write_bytes(times.encode())
     (partition / SEGMENT.replace(".log", ".txnindex")).write_bytes(encode_aborted([CompletedTransaction(7, 140, 142, True, 143)]))
@@ -253,7 +255,7 @@ def test_the_files_beside_a_segment_are_told(partition, capsys):
     assert told[7][1]["topic_id"] == "AAECAwQFBgcICQoLDA0ODw"
 
 
-def test_the_files_of_a_directory_are_told(tmp_path, capsys):
+def test_the_files_of_a_directory_are_printed(tmp_path, capsys):
     properties = MetaProperties(cluster_id="c", node_id=3, directory_id=bytes(range(16)))
     (tmp_path / "meta.properties").write_bytes(encode_meta_properties(properties))
     (tmp_path / "recovery-point-offset-checkpoint").write_bytes(encode_offsets({TopicPartition("t", 1): 7}))
@@ -279,15 +281,15 @@ def test_the_files_of_a_directory_are_told(tmp_path, capsys):
         "replication-offset-checkpoint",
     ],
 )
-def test_each_small_file_with_nonsense_in_it_is_damage(partition, capsys, name):
-    """Told with a reason, whatever is in it, and never an exception."""
+def test_each_small_file_with_invalid_contents_is_damage(partition, capsys, name):
+    """It is reported with a reason, for any contents, and never raises."""
     for content in (b"nonsense!\xff", b"\x7f" * 37, b"0\n2\nx\n"):
         (partition / name).write_bytes(content)
         told = rows(capsys, partition, code=1)
         assert any(each["fault"] for each in told)
 
 
-def test_index_entries_that_do_not_rise_are_told(partition, capsys):
+def test_index_entries_that_do_not_rise_are_reported(partition, capsys):
     index = OffsetIndex(100)
     index.append(115, 4160)
     (partition / SEGMENT.replace(".log", ".index")).write_bytes(index.encode() * 2)
@@ -295,7 +297,7 @@ def test_index_entries_that_do_not_rise_are_told(partition, capsys):
 
 
 def test_index_entries_are_compared_with_the_segment(partition, capsys):
-    """A place from which the offset isn't found is told: readers would scan from there in vain."""
+    """A position behind the offset is reported: readers would scan from there without success."""
     (partition / SEGMENT).write_bytes(batch(100) + batch(103) + batch(106))
     index = OffsetIndex(100)
     for offset, position in ((101, SIZE), (104, SIZE + 5), (108, 2 * SIZE), (120, 90 * SIZE)):
@@ -315,7 +317,7 @@ def refused(capsys, *arguments: object) -> str:
     return capsys.readouterr().err
 
 
-def test_what_is_no_file_of_a_log_is_refused(tmp_path, capsys):
+def test_other_files_are_refused(tmp_path, capsys):
     (tmp_path / "letter.txt").write_text("dear")
     assert refused(capsys, tmp_path / "gone") == f"lowtide dump-log: there is no {tmp_path / 'gone'}.\n"
     assert (
@@ -325,7 +327,7 @@ def test_what_is_no_file_of_a_log_is_refused(tmp_path, capsys):
 
 
 def test_nothing_is_changed(partition, capsys):
-    """The files stay byte for byte, and none is added."""
+    """The files are unchanged, and none is added."""
     (partition / SEGMENT).write_bytes(batch(100)[:-1])
     (partition / SEGMENT.replace(".log", ".index")).write_bytes(b"nonsense!")
     before = {path.name: path.read_bytes() for path in partition.iterdir()}

@@ -1,13 +1,14 @@
-"""How far groups are behind, and where their offsets are set: within what the log has."""
+"""The lag of groups, and the offsets that a reset sets: within the log."""
 
 from __future__ import annotations
 
 import pytest
 
 from lowtide.admin.errors import AdminError
+from lowtide.admin.group_lags import Lag
+from lowtide.admin.offset_reset import Wanted, new_offset
 from lowtide.admin.offsets import ListedOffset
-from lowtide.cli.group_lags import Lag
-from lowtide.cli.group_resets import Wanted, new_offset
+from lowtide.cli.group_resets import wanted_place
 from lowtide.cli.outcome import CommandError
 from lowtide.protocol.types import TopicPartition
 
@@ -19,7 +20,7 @@ KEY = TopicPartition("t", 0)
     [(3, 0, 10, 7), (3, 5, 10, 5), (10, 0, 10, 0), (12, 0, 10, 0), (3, 10, 10, 0), (3, None, 10, 7), (3, 0, None, None)],
 )
 def test_deleted_records_do_not_count(committed, start, end, behind):
-    """Nobody can read them any more: a group isn't behind by them."""
+    """They cannot be read any more, so they are not part of the lag."""
     assert Lag(partition=KEY, committed=committed, log_start=start, log_end=end).records == behind
 
 
@@ -47,18 +48,18 @@ def test_an_offset_is_set_within_the_log(wanted, old, at_time, new):
     assert (planned.old, planned.new, planned.reason) == (old, new, None)
 
 
-def test_what_is_not_known_is_not_set():
-    """A partition without a leader, a time that can't be told, a shift of nothing."""
+def test_an_unknown_offset_is_not_set():
+    """A partition without a leader, a time without an offset, a shift without a committed offset."""
     assert new_offset(KEY, 7, Wanted(offset=1), (None, 10), None).new is None
     assert new_offset(KEY, 7, Wanted(time_ms=1), (5, 10), AdminError("no leader")).reason == "no leader"
     assert new_offset(KEY, None, Wanted(shift=1), (5, 10), None).reason == "nothing is committed that could be shifted"
 
 
-def test_one_place_is_said():
+def test_exactly_one_target_is_given():
     assert Wanted.of("earliest", None, None) == Wanted(place="earliest")
     assert Wanted.of("12", None, None) == Wanted(offset=12)
     assert Wanted.of(None, "1793491200000", None) == Wanted(time_ms=1_793_491_200_000)
     assert Wanted.of(None, None, -5) == Wanted(shift=-5)
     for arguments in ((None, None, None), ("1", None, 0), ("first", None, None), (None, "noon", None)):
         with pytest.raises(CommandError):
-            Wanted.of(*arguments)
+            wanted_place(*arguments)

@@ -1,7 +1,8 @@
-"""The `lowtide` command: finding subcommands, what they cost to import, and what they refuse."""
+"""The `lowtide` command: finding subcommands, the cost of their imports, and their refusals."""
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 
 from lowtide import __version__
 from lowtide.broker.config.broker_config import load_config
+from lowtide.broker.config.log_levels import LEVELS, level_of_start
 from lowtide.cli.app import ENTRIES
 from lowtide.cli.keys import configuration_page
 from lowtide.cli.main import main
@@ -25,7 +27,7 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """Run `serve`, which must refuse: exit code 2 and one sentence on standard error."""
+    """Run `serve`, which must fail: exit code 2 and one message on standard error."""
     assert serve(arguments) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -37,22 +39,22 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 @pytest.mark.parametrize("words", [["help"], ["--help"], ["-h"]])
 def test_help_names_every_command(words, capsys):
-    """A command that help doesn't name can't be found."""
+    """A command that help does not name cannot be found."""
     assert main(words) == 0
     text = capsys.readouterr().out
     assert set(re.findall(r"^│ ([a-z][a-z-]+)  ", text, re.MULTILINE)) == set(ENTRIES)
     assert {"serve", "dev", "keys", "topics", "dump-log", "repair-log-start", "version", "help"} <= set(ENTRIES)
 
 
-def test_no_command_is_a_mistake_that_gets_help(capsys):
-    """Scripts see exit code 2, people see what to do."""
+def test_no_command_is_an_error_and_prints_help(capsys):
+    """Scripts see exit code 2, users see what to do."""
     assert main([]) == 2
     assert "Usage: lowtide" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("group", ["topics", "configs", "groups", "records", "cluster"])
 def test_a_group_without_a_command_gets_its_help(group, capsys):
-    """Once, and as a mistake; there was an empty sentence behind it."""
+    """Once, and as an error; an empty message once followed it."""
     assert main([group]) == 2
     captured = capsys.readouterr()
     assert (captured.out + captured.err).count(f"Usage: lowtide {group}") == 1
@@ -60,9 +62,27 @@ def test_a_group_without_a_command_gets_its_help(group, capsys):
 
 
 def test_an_unknown_command_is_refused(capsys):
-    """One sentence, exit code 2."""
-    assert main(["sevre"]) == 2
-    assert capsys.readouterr().err == "lowtide: No such command 'sevre'. `lowtide --help` says more.\n"
+    """One message, exit code 2."""
+    assert main(["frobnicate"]) == 2
+    assert capsys.readouterr().err == "lowtide: No such command 'frobnicate'. `lowtide --help` says more.\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "suggested"),
+    [
+        (["topic", "list"], "'topics'"),
+        (["sevre"], "'serve'"),
+        (["group", "describe"], "'groups'"),
+        (["record"], "'records'"),
+        (["acl"], "'acls'"),
+    ],
+)
+def test_a_command_that_is_nearly_right_is_suggested(words, suggested, capsys):
+    """Kafka's tools have topic, group and acl in the singular."""
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"lowtide: No such command '{words[0]}'. Did you mean {suggested}")
+    assert said.endswith("? `lowtide --help` says more.\n")
 
 
 @pytest.mark.parametrize(
@@ -75,7 +95,7 @@ def test_an_unknown_command_is_refused(capsys):
     ],
 )
 def test_a_shell_completes_commands_and_options(words, number, expected):
-    """As the script that `--install-completion` puts into place asks for it."""
+    """In the form that the script of `--install-completion` requests."""
     variables = {**os.environ, "_LOWTIDE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(number)}
     ended = subprocess.run(
         [sys.executable, "-m", "lowtide.cli.main"], env=variables, capture_output=True, text=True, timeout=60, check=False
@@ -92,14 +112,14 @@ def test_ctrl_c_while_a_command_is_imported_is_no_traceback(monkeypatch):
 
 
 def test_version(capsys):
-    """The package's own."""
+    """It is the version of the package."""
     assert main(["version"]) == 0
     assert capsys.readouterr().out.strip() == __version__
 
 
 @pytest.mark.parametrize("command", ["serve", "dev", "keys", "repair-log-start"])
-def test_each_command_explains_itself(command, capsys):
-    """`--help` ends with 0 and says how it is used."""
+def test_each_command_has_help(command, capsys):
+    """`--help` ends with 0 and prints the usage."""
     with pytest.raises(SystemExit) as ended:
         main([command, "--help"])
     assert ended.value.code == 0
@@ -107,13 +127,13 @@ def test_each_command_explains_itself(command, capsys):
 
 
 def test_keys_prints_the_page(capsys):
-    """What the documentation is made from."""
+    """The source of the documentation's page."""
     assert main(["keys"]) == 0
     assert capsys.readouterr().out == configuration_page()
 
 
 def test_sources_are_merged_in_order(tmp_path, monkeypatch):
-    """File, then environment, then --set; caps have a flag of their own."""
+    """File, then environment, then --set; caps have their own flag."""
     file = tmp_path / "server.properties"
     file.write_text("node.id=1\nnum.partitions=1\nlog.dirs=one\nbroker.rack=r\u00e9\n", encoding="utf-8")
     monkeypatch.setattr("lowtide.cli.options.environment", lambda: {"LOWTIDE_NUM_PARTITIONS": "2", "LOWTIDE_LOG_DIRS": "two"})
@@ -125,8 +145,25 @@ def test_sources_are_merged_in_order(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("words", "variable", "expected"),
+    [
+        ([], None, "INFO"),
+        ([], "DEBUG", "DEBUG"),
+        (["--set", "lowtide.log.level=WARN"], "DEBUG", "WARN"),
+        (["--log-level", "error", "--set", "lowtide.log.level=WARN"], None, "ERROR"),
+    ],
+)
+def test_the_level_of_the_log_is_an_option(words, variable, expected, monkeypatch):
+    """As an option, a key, and a variable, in which Lowtide's name stands once."""
+    monkeypatch.setattr("lowtide.cli.options.environment", lambda: {} if variable is None else {"LOWTIDE_LOG_LEVEL": variable})
+    config = load_config(given=given_configuration(_parser().parse_args(words)))
+    assert level_of_start(config.values) == LEVELS[expected]
+
+
+@pytest.mark.parametrize(
     ("arguments", "part"),
     [
+        (["--set", "lowtide.log.level=LOUD"], "allowed is one of FATAL, ERROR, WARN, INFO, DEBUG, TRACE"),
         (["--set", "num.partitions=0"], "num.partitions=0"),
         (["--set", "num.partitions"], "--set num.partitions has no value"),
         (["--set", "no.such.key=1"], "no.such.key"),
@@ -135,26 +172,26 @@ def test_sources_are_merged_in_order(tmp_path, monkeypatch):
         (["--max-version", "Fetch"], "--max-version Fetch has no value: allowed is --max-version API=version"),
     ],
 )
-def test_a_wrong_setting_is_refused_in_a_sentence(arguments, part, capsys):
-    """It names what was given."""
+def test_a_wrong_setting_is_refused_with_a_message(arguments, part, capsys):
+    """It names the argument."""
     assert part in refused(capsys, *arguments)
 
 
-def test_a_wrong_variable_is_refused_in_a_sentence(capsys, monkeypatch):
+def test_a_wrong_variable_is_refused_with_a_message(capsys, monkeypatch):
     """It names the variable."""
     monkeypatch.setattr("lowtide.cli.options.environment", lambda: {"LOWTIDE_NUM_PARTITIONS": "many"})
     assert "(in LOWTIDE_NUM_PARTITIONS)" in refused(capsys)
 
 
-def test_a_wrong_line_is_refused_in_a_sentence(capsys, tmp_path):
+def test_a_wrong_line_is_refused_with_a_message(capsys, tmp_path):
     """It names file and line."""
     file = tmp_path / "server.properties"
     file.write_text("# mine\nnum.partitions=none\n")
     assert "(in server.properties line 2)" in refused(capsys, "--config", str(file))
 
 
-def test_a_file_that_cannot_be_read_is_refused_in_a_sentence(capsys, tmp_path):
-    """Missing, a directory, not a text."""
+def test_a_file_that_cannot_be_read_is_refused_with_a_message(capsys, tmp_path):
+    """It is missing, a directory, or not a text."""
     assert "No such file" in refused(capsys, "--config", str(tmp_path / "missing"))
     assert "directory" in refused(capsys, "--config", str(tmp_path))
     (tmp_path / "latin1").write_bytes(b"broker.rack=r\xe9\n")
@@ -166,7 +203,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_broker_refuses_to_run_without_its_assertions():
-    """`python -O` drops the checks that stop a broker before it does harm."""
+    """`python -O` drops the checks that stop a broker before it does damage."""
     ended = run("-O", "-m", "lowtide.cli.main", "serve", "--set", "listeners=PLAINTEXT://127.0.0.1:0")
     assert (ended.returncode, ended.stdout) == (2, "")
     assert "must not run with -O" in ended.stderr
@@ -187,11 +224,14 @@ HEAVY = (
     "numpy",
     "difflib",
     "unittest",
+    "joserfc",
+    "http.client",
+    "lowtide.broker.config.oauth_settings",
 )
 
 
 def test_serve_imports_little():
-    """A start is to take a fraction of a second; what it doesn't need it must not load. Help loads next to nothing."""
+    """A start must take a fraction of a second, so it must not load what it does not need. Help loads almost nothing."""
     program = f"import lowtide.cli.main, {{module}}\n{LOADED}"
     of_serve = run("-c", program.format(module="lowtide.cli.serve")).stdout.split()
     assert "lowtide.broker.config.broker_config" in of_serve
@@ -204,8 +244,8 @@ def test_serve_imports_little():
     assert [name for name in of_help if name.startswith(("lowtide.broker", "lowtide.storage", "asyncio"))] == []
 
 
-def test_a_broker_is_about_to_listen_without_what_only_commands_need(tmp_path):
-    """Everything is imported then but what a request brings; nothing of Typer, rich or the client is."""
+def test_a_broker_listens_without_the_imports_of_other_commands(tmp_path):
+    """By then all imports of the broker have run; Typer, rich and the client are not among them."""
     program = (
         "import asyncio, sys\n"
         "def listen(runner, broker):\n    broker.close()\n"
@@ -217,11 +257,13 @@ def test_a_broker_is_about_to_listen_without_what_only_commands_need(tmp_path):
     assert ended.returncode == 0, ended.stderr
     loaded = ended.stdout.split()
     assert "lowtide.broker.lifecycle.broker" in loaded
-    assert [name for name in loaded if name.partition(".")[0] in ("typer", "rich", "pydantic") or name.startswith("lowtide.admin")] == []
+    assert [
+        name for name in loaded if name.partition(".")[0] in ("typer", "rich", "pydantic", "joserfc") or name.startswith("lowtide.admin")
+    ] == []
 
 
-def test_the_open_file_limit_is_raised_as_far_as_it_goes():
-    """In a process of its own, for it stays raised."""
+def test_the_open_file_limit_is_raised_to_its_maximum():
+    """In a separate process, because it stays raised."""
     program = (
         "import resource\nfrom lowtide.runtime.process import raise_open_file_limit\n"
         "hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
@@ -232,6 +274,13 @@ def test_the_open_file_limit_is_raised_as_far_as_it_goes():
     assert ended.stdout.strip() == "True", ended.stderr
 
 
-def test_the_module_lies_where_it_is_imported_from():
+def test_the_module_is_imported_from_this_tree():
     """An editable install must not hide an older copy."""
     assert Path(sys.modules["lowtide.cli.main"].__file__ or "").resolve().parents[1] == Path(__file__).resolve().parents[3]
+
+
+def test_a_refused_start_leaves_the_collector_running(capsys):
+    """`serve` imports without it."""
+    assert main(["serve", "--set", "no.such.key=1"]) == 2
+    assert "no.such.key" in capsys.readouterr().err
+    assert gc.isenabled()

@@ -1,4 +1,4 @@
-"""The JSON file of deletes: what it may say, and that a slip in it is named by line, key and reason before anything is deleted."""
+"""The JSON file of deletes: its form, and that an error in it is reported with line, key and reason before anything is deleted."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_an_empty_list_deletes_nothing():
     assert parse_offset_file(b'{"partitions": [], "version": 1}', "f.json") == {}
 
 
-def test_what_json_libraries_write_is_read():
+def test_the_output_of_json_libraries_is_read():
     """Escapes, indentation, the largest values."""
     row = {"topic": "t", "partition": 2**31 - 1, "offset": 2**63 - 1}
     content = json.dumps({"version": 1, "partitions": [row]}, indent=1).replace('"t"', '"\\u0074"')
@@ -79,7 +79,7 @@ def test_what_json_libraries_write_is_read():
         ('{"partitions": [{"topic": "t", "partition": 2147483648}]}', '"partition" is 2147483648: allowed'),
     ],
 )
-def test_a_file_that_is_not_right_is_refused(content, sentence):
+def test_a_file_with_an_error_is_refused(content, sentence):
     assert sentence in refusal(content)
 
 
@@ -87,7 +87,7 @@ def test_a_file_that_is_not_right_is_refused(content, sentence):
     "offset", ["5.5", "5.0", "1e3", "NaN", "Infinity", "-Infinity", "true", "null", "-2", "9223372036854775808", "05", "+5", "9" * 5000]
 )
 def test_an_offset_is_a_whole_number(offset):
-    """Not what could be rounded, or mean something else."""
+    """Numbers that could be rounded or have another meaning are refused."""
     sentence = refusal('{"partitions": [\n{"topic": "t", "partition": 0, "offset": ' + offset + "}]}")
     assert sentence.startswith('f.json line 2, partition 1 of the list: "offset" is ')
     assert sentence.endswith("allowed is a whole number from -1 to 9223372036854775807.")
@@ -100,7 +100,7 @@ def test_an_offset_is_no_text_or_list(offset):
 
 
 def test_a_file_cut_anywhere_is_refused():
-    """A copy that ended early never deletes a part."""
+    """A truncated copy never deletes a part."""
     content = b'{"version": 1, "partitions": [' + ROW.encode() + b', {"topic": "u", "partition": 1, "offset": 12}]}'
     for length in range(len(content)):
         assert refusal(content[:length])
@@ -116,7 +116,7 @@ def test_files_that_cannot_be_read_are_named():
 
 
 def test_a_file_that_is_too_large_is_not_read():
-    """Someone has given the wrong file; its bytes stay where they are."""
+    """It is probably the wrong file; its bytes are not loaded."""
     files = MemoryFileSystem()
     file = files.open("large.json", write=True, create=True)
     file.truncate(FILE_BYTES_MAX + 1)

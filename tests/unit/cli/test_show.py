@@ -1,4 +1,4 @@
-"""Which records of a fetched answer are shown: those of the range, without markers, and without what was aborted if that was asked for."""
+"""Which records of a fetched answer are shown: those of the range, without markers, and without aborted ones on request."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from lowtide.admin.records import FetchedRecords
 from lowtide.cli.outcome import CommandError
 from lowtide.cli.record_format import Form
 from lowtide.cli.show import Wanted, readable
-from lowtide.protocol.records import ControlRecordType, Record, build_batch, build_end_transaction_marker
+from lowtide.protocol.batch_building import build_batch
+from lowtide.protocol.control_records import ControlRecord, ControlRecordType, build_end_transaction_marker
+from lowtide.protocol.records import Record
 from lowtide.protocol.types import TopicPartition
 
 KEY = TopicPartition("t", 0)
@@ -23,7 +25,7 @@ def batch(base_offset: int, count: int, producer_id: int = -1) -> bytes:
 
 def marker(offset: int, producer_id: int, kind: ControlRecordType) -> bytes:
     return build_end_transaction_marker(
-        kind, timestamp_ms=1, producer_id=producer_id, producer_epoch=0, coordinator_epoch=0, base_offset=offset
+        ControlRecord(kind, 0), timestamp_ms=1, producer_id=producer_id, producer_epoch=0, base_offset=offset
     )
 
 
@@ -51,15 +53,15 @@ TRANSACTIONS = (
 )
 
 
-def test_what_was_aborted_is_left_out():
-    """Of one producer one transaction was aborted, the next one committed; another's lies between."""
+def test_aborted_records_are_left_out():
+    """Of one producer one transaction was aborted, the next one committed; another producer's is in between."""
     rows, following = readable(fetched(TRANSACTIONS, (7, 0)), 0, wanted())
     assert offsets(rows) == [2, 3, 5, 8, 9]
     assert following == 10
 
 
-def test_everything_is_shown_to_who_asks_for_everything():
-    """Brokers tell what was aborted to who reads committed records only."""
+def test_read_uncommitted_shows_everything():
+    """Brokers return aborted transactions only to readers of committed records."""
     rows, _ = readable(fetched(TRANSACTIONS), 0, wanted(control=True))
     assert offsets(rows) == [0, 1, 2, 3, "abort at 4", 5, "commit at 6", "commit at 7", 8, 9]
 
@@ -71,7 +73,7 @@ def test_the_range_is_kept_within_batches():
     assert following == 10
 
 
-def test_a_batch_that_is_cut_is_asked_for_again():
+def test_a_batch_that_is_cut_is_fetched_again():
     rows, following = readable(fetched(batch(0, 5) + batch(5, 5)[:-1]), 0, wanted())
     assert (offsets(rows), following) == ([0, 1, 2, 3, 4], 5)
 

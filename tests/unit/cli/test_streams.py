@@ -1,4 +1,4 @@
-"""What commands say where it can't be written as it is, and words that came in another encoding: a sentence, and no traceback."""
+"""Output that cannot be written, and arguments in another encoding: a message, and no traceback."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lowtide.cli.streams import guarded, in_utf8
 
 
 class Unwritable(io.StringIO):
-    """Takes what is printed, and fails when it is flushed, as a full disk does."""
+    """Accepts output, and fails when it is flushed, as a full disk does."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class Unwritable(io.StringIO):
 
 
 def ended(stdout: io.StringIO | None, monkeypatch: pytest.MonkeyPatch) -> tuple[int, str]:
-    """The exit code of a command that prints a line there, and what stands on standard error."""
+    """The exit code of a command that prints a line there, and the text on standard error."""
     errors = io.StringIO()
     monkeypatch.setattr(sys, "stdout", stdout)
     monkeypatch.setattr(sys, "stderr", errors)
@@ -31,7 +31,7 @@ def ended(stdout: io.StringIO | None, monkeypatch: pytest.MonkeyPatch) -> tuple[
     return code, errors.getvalue()
 
 
-def test_a_full_disk_is_told_in_a_sentence(monkeypatch):
+def test_a_full_disk_is_reported_with_a_message(monkeypatch):
     assert ended(Unwritable(errno.ENOSPC), monkeypatch) == (1, "lowtide: No space left on device.\n")
 
 
@@ -46,12 +46,12 @@ def test_a_file_that_fails_is_named(monkeypatch):
     assert errors.getvalue() == "lowtide: some.log: Input/output error.\n"
 
 
-def test_a_reader_that_has_gone_is_told_nothing(monkeypatch):
-    """As of `| head`: nobody is there any more, and the exit code says that not all was written."""
+def test_a_closed_pipe_causes_no_message(monkeypatch):
+    """As with a pipe to `head`: no reader is left, and the exit code shows that not all was written."""
     assert ended(Unwritable(errno.EPIPE), monkeypatch) == (1, "")
 
 
-def test_a_closed_output_is_one_that_nobody_wants(monkeypatch):
+def test_a_closed_output_is_no_error(monkeypatch):
     assert ended(None, monkeypatch) == (0, "")
 
 
@@ -62,8 +62,8 @@ def test_a_terminal_of_few_characters_gets_escapes(monkeypatch):
     assert written.getvalue() == b"t\\xe9\n"
 
 
-def test_words_are_utf_8_whatever_python_took_them_for(monkeypatch):
-    """Under LC_ALL=C a word has surrogates, which no request can carry."""
+def test_arguments_are_utf_8_in_any_locale(monkeypatch):
+    """Under LC_ALL=C an argument has surrogates, which no request can carry."""
     monkeypatch.setattr(sys, "getfilesystemencoding", lambda: "ascii")
     assert in_utf8(["a", b"x=\xc3\xbc".decode("ascii", "surrogateescape")]) == ["a", "x=\u00fc"]
     with pytest.raises(ValueError, match="no text in UTF-8"):

@@ -1,4 +1,4 @@
-"""A sweep's state and pace: what is kept is what is taken up again, what isn't such a file is refused, and the rate is never exceeded."""
+"""A sweep's state and rate: a saved state is restored, another file is refused, and the rate is never exceeded."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def sweep() -> Sweep:
     return Sweep(request="t: all", cluster_id="c", topic_ids={"t": bytes(range(16))}, partitions=partitions)
 
 
-def test_what_is_kept_is_what_is_taken_up():
-    """Offsets, ids, and what became of each."""
+def test_a_saved_state_is_restored():
+    """Offsets, ids, and the result of each."""
     begun = sweep()
     begun.note({FIRST: None, THIRD: "no leader"})
     again = decode_sweep(begun.encode(), "state")
@@ -28,7 +28,7 @@ def test_what_is_kept_is_what_is_taken_up():
     assert (again.count(DONE), again.count(PENDING)) == (1, 1)
 
 
-def test_what_failed_is_tried_again_and_what_is_done_is_not():
+def test_failed_partitions_are_tried_again_and_done_ones_are_not():
     begun = sweep()
     begun.note({FIRST: None, THIRD: "no leader"})
     begun.retry_failed()
@@ -55,13 +55,13 @@ def test_records_are_counted_where_the_start_is_known():
         b'{"partitions": [{"topic": "t", "partition": 0, "offset": 5}]}',
     ],
 )
-def test_what_is_no_state_is_refused(content):
-    """A file cut by somebody, or another one, is never gone on from."""
+def test_an_invalid_state_is_refused(content):
+    """A sweep never continues from a truncated or foreign file."""
     with pytest.raises(StateError, match="^state "):
         decode_sweep(content, "state")
 
 
-def test_another_sweep_is_not_gone_on_with():
+def test_another_sweep_is_not_continued():
     check_same(sweep(), "t: all", "c", "state")
     check_same(sweep(), "t: all", None, "state")
     with pytest.raises(StateError, match="is of another sweep"):
@@ -78,7 +78,7 @@ def test_without_a_rate_nothing_waits():
 
 @given(st.floats(0.1, 100_000), st.lists(st.integers(0, 5000), max_size=50))
 def test_the_rate_is_not_exceeded(rate: float, delays_ms: list[int]) -> None:
-    """However long each chunk takes: from any chunk to any other, no more partitions begin than the rate allows, but for the last chunk."""
+    """For any duration of chunks: between any two chunks, no more partitions begin than the rate allows, except for the last chunk."""
     pace, now_ms, begun = Pace(rate, 0), 0, []
     for delay_ms in delays_ms:
         now_ms += pace.wait_ms(pace.chunk(), now_ms)

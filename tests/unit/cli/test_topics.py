@@ -1,4 +1,4 @@
-"""`lowtide topics explain`: what it says of an answer, and what it refuses."""
+"""`lowtide topics explain`: its output for a response, and its refusals."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from lowtide.admin.client import AdminClient
+from lowtide.admin.cluster_view import TopicDescription
+from lowtide.admin.retained import as_value, line, sentence
+from lowtide.admin.retention import Explanation
 from lowtide.cli import explain as module
-from lowtide.cli.explain import Explanation
 from lowtide.cli.main import main
-from lowtide.cli.retained import as_value, line, sentence
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_retention import RetainedPartition, RetentionRule
 
@@ -72,12 +74,23 @@ TIME = RetentionRule(reason="time", goes_at_ms=NOW_MS + 3 * HOUR_MS)
         (row(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER), "not known: NOT_LEADER_OR_FOLLOWER"),
     ],
 )
-def test_a_sentence_says_what_keeps_it_and_when_it_goes(told: RetainedPartition, words: str) -> None:
+def test_a_line_says_what_keeps_it_and_when_it_is_deleted(told: RetainedPartition, words: str) -> None:
     assert words in sentence(told, NOW_MS)
     assert words in line(told, NOW_MS)
 
 
-def test_a_value_for_programs_has_null_for_what_is_not_known() -> None:
+@pytest.mark.parametrize(
+    ("waits_for", "words"), [("reader", "an answer is being sent from the file."), ("of a later version", "of a later version.")]
+)
+def test_a_line_says_what_is_deleted_and_not_freed(waits_for: str, words: str) -> None:
+    told = row(TIME, unfreed_bytes=5000, unfreed_waits_for=waits_for)
+    assert line(told, NOW_MS).endswith(f"by time. 5.00 kB are below the log start and not freed: {words}")
+    value = as_value(told, NOW_MS)
+    assert (value["live_bytes"], value["unfreed"]) == (2_995_000, {"bytes": 5000, "waits_for": waits_for})
+    assert as_value(row(), NOW_MS)["unfreed"] is None
+
+
+def test_a_value_for_programs_has_null_for_unknown_values() -> None:
     value = as_value(row(RetentionRule(reason="consumed", group_id="g"), TIME), NOW_MS)
     assert value["rules"][0] == {
         "reason": "consumed",
@@ -96,12 +109,19 @@ def test_a_value_for_programs_has_null_for_what_is_not_known() -> None:
 def test_the_exit_code_says_whether_all_is_explained(
     rows: list[RetainedPartition], code: int, output: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def explained(client: Any, topic: str, timeout_ms: int) -> Explanation:
+    described = TopicDescription(name="t", topic_id=None, is_internal=False, partitions={})
+
+    async def describe(_: Any, topics: list[str], timeout: float) -> dict[str, TopicDescription]:
+        assert (topics, timeout) == (["t"], 60)
+        return {"t": described}
+
+    async def explained(client: Any, topic: TopicDescription, timeout_ms: int) -> Explanation:
         addresses = [(each.host, each.port) for each in client.settings.bootstrap_servers]
-        assert (addresses, topic, timeout_ms) == ([("a", 1), ("::1", 2)], "t", 60_000)
+        assert (addresses, topic, timeout_ms) == ([("a", 1), ("::1", 2)], described, 60_000)
         return Explanation(rows, NOW_MS, NOW_MS + 5000)
 
-    monkeypatch.setattr(module, "explained", explained)
+    monkeypatch.setattr(AdminClient, "describe_topics", describe)
+    monkeypatch.setattr(module, "explain_retention", explained)
     assert main(["topics", "explain", "t", "--bootstrap-server", "a:1,[::1]:2", "--output", output]) == code
     told = capsys.readouterr().out
     if output == "json":
@@ -111,7 +131,7 @@ def test_the_exit_code_says_whether_all_is_explained(
 
 
 @pytest.mark.parametrize("address", ["a:", "a:b", ":9092", "a:70000", "a b:1"])
-def test_an_address_that_is_none_is_refused_in_a_sentence(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_address_is_refused_with_a_message(address: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["topics", "explain", "t", "--bootstrap-server", address]) == 2
     told = capsys.readouterr().err
     assert told.startswith("lowtide topics explain: --bootstrap-server: bootstrap.servers has ")
@@ -120,7 +140,7 @@ def test_an_address_that_is_none_is_refused_in_a_sentence(address: str, capsys: 
 
 @pytest.mark.parametrize("words", [["expain", "t"], ["explain"], ["explain", "t", "--timeout", "0"], ["explain", "t", "--output", "xml"]])
 def test_a_wrong_call_ends_with_code_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """And with one sentence that says where help is."""
+    """And with one message that names the help."""
     assert main(["topics", *words]) == 2
     told = capsys.readouterr().err
     assert told.startswith("lowtide topics")

@@ -1,4 +1,4 @@
-"""How people name partitions, times and offsets on the command line: strictly, since deletes go by them."""
+"""Partitions, times and offsets on the command line: parsed strictly, because deletes use them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import pytest
 
 from lowtide.admin.deletion import Committed
 from lowtide.admin.offsets import Timestamp
+from lowtide.admin.wanted_offsets import parse_offset, parse_partitions, parse_time
 from lowtide.cli.delete_plan import in_words, target_of
 from lowtide.cli.outcome import CommandError, ExitCode
-from lowtide.cli.wanted_offsets import parse_offset, parse_partitions, parse_time
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ def test_partitions(text, meant):
 @pytest.mark.parametrize(
     "text", ["", ":1", "a b", "t:", "t:-1", "t:2-1", "t:x", "t:1,,2", "t:2147483648", "t:0-1000000", "t:1-2-3", "t\n", "é"]
 )
-def test_what_is_no_partition_is_refused(text):
+def test_an_invalid_partition_is_refused(text):
     with pytest.raises(ValueError, match="is no (partition|name of a topic): allowed are"):
         parse_partitions(text)
 
@@ -53,7 +53,7 @@ def test_times(text, meant_ms):
         ("", "is no time"),
     ],
 )
-def test_a_time_that_could_mean_another_is_refused(text, reason):
+def test_a_time_that_is_ambiguous_is_refused(text, reason):
     """Seconds for milliseconds, local time for UTC."""
     with pytest.raises(ValueError, match=reason):
         parse_time(text)
@@ -64,13 +64,13 @@ def test_offsets():
 
 
 @pytest.mark.parametrize("text", ["-1", "1.5", "", "END", "9223372036854775808", "٣", "9" * 100])
-def test_what_is_no_offset_is_refused(text):
-    """-1 too: someone may have computed it."""
+def test_an_invalid_offset_is_refused(text):
+    """-1 too: it may be the result of a computation."""
     with pytest.raises(ValueError, match="is no offset"):
         parse_offset(text)
 
 
-def test_one_target_is_asked_for():
+def test_one_target_is_required():
     assert target_of("12", None, []) == 12
     assert target_of(None, "1793491200000", []) == Timestamp(1_793_491_200_000)
     assert target_of(None, None, ["a", "b"]) == Committed(["a", "b"])

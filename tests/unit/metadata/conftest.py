@@ -16,7 +16,7 @@ from .machines import ClientMachine, EmbeddedMachine, EtcdMachine, Machine, Memo
 
 @pytest.fixture(scope="module")
 def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdProcess]:
-    """An etcd for all tests; where there is none they are skipped, but not in CI."""
+    """An etcd for all tests; without it they are skipped, but not in CI."""
     reason = missing()
     if reason is not None:
         pytest.skip(reason)

@@ -1,4 +1,4 @@
-"""Where metadata stores live: one machine for each engine, for the tests that all engines must pass."""
+"""The machines of metadata stores: one for each engine, for the tests that all engines must pass."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ async def put(store: MetadataStore, *operations: Operation) -> TransactionResult
 
 
 class Machine:
-    """Where a store lives: opens it, and opens it again as the next process does.
+    """The machine of a store: opens it, and opens it again as the next process does.
 
-    `base`: the revision of an empty store. `lease_ms`: about the shortest lease there is. `leases_end_with_it`: whether a store that is
-    closed takes its leases along.
+    `base`: the revision of an empty store. `lease_ms`: about the shortest possible lease. `leases_end_with_it`: whether closing a
+    store ends its leases.
     """
 
     base = 0
@@ -39,7 +39,7 @@ class Machine:
         raise NotImplementedError
 
     async def forget(self) -> None:
-        """Have the store forget its past: local ones keep so many revisions."""
+        """Make the store discard old revisions: local stores keep a fixed number."""
         for _ in range(40):
             await asyncio.gather(*(put(self.opened[-1], Put(b"k", b"")) for _ in range(HISTORY_REVISIONS // 16)))
 
@@ -76,7 +76,7 @@ class EmbeddedMachine(Machine):
 
 
 class EtcdMachine(Machine):
-    """One etcd serves all tests: what the one before left is deleted, and revisions go on."""
+    """One etcd serves all tests: the keys of the previous test are deleted, and revisions continue."""
 
     lease_ms = 1000
     leases_end_with_it = False

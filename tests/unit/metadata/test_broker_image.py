@@ -1,4 +1,4 @@
-"""What an image shows of brokers: wishes to stop, replicas in failed log directories, replicas that lost something."""
+"""Brokers in an image: requests to stop, replicas in failed log directories, replicas that lost something."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import pytest
 from lowtide.metadata import keys
 from lowtide.metadata.broker_image import BrokerImage, encode_replicas
 from lowtide.metadata.engine import Engine
-from lowtide.metadata.image import ImageDelta, MetadataImage, difference
+from lowtide.metadata.image import ImageDelta, MetadataImage
+from lowtide.metadata.image_change import apply_batch, difference, load_image
 from lowtide.metadata.records import BrokerRecord, FeaturesRecord, Listener, MetadataCorruptError, encode
 from lowtide.metadata.store import Delete, Put
 
@@ -17,7 +18,7 @@ INSIDE, OUTSIDE = Listener("INSIDE", "10.0.0.1", 9093), Listener("OUTSIDE", "exa
 
 
 class Cluster:
-    """An engine and the image that follows it; a loaded one must always be the same."""
+    """An engine and the image that follows it; a loaded image must always be equal."""
 
     def __init__(self) -> None:
         self.engine = Engine(boot=1, revision=0, keys=[])
@@ -30,8 +31,8 @@ class Cluster:
         self.engine.commit(staged)
         before = self.image
         (batch,) = staged.batches
-        self.image, delta = before.apply(batch, prefix=PREFIX)
-        loaded = MetadataImage.load(self.engine.range(PREFIX), self.engine.revision, prefix=PREFIX)
+        self.image, delta = apply_batch(before, batch, prefix=PREFIX)
+        loaded = load_image(self.engine.range(PREFIX), self.engine.revision, prefix=PREFIX)
         assert loaded == self.image
         assert difference(before, loaded) == delta
         return delta
@@ -54,8 +55,8 @@ def test_a_registration_is_its_brokers_epoch_until_it_ends() -> None:
     assert not cluster.image.may_be_in_sync(1, TOPIC, 0)
 
 
-def test_where_other_brokers_reach_one() -> None:
-    """At the listener that it names for them, or at its first."""
+def test_the_address_for_other_brokers() -> None:
+    """It is the listener that the broker names for them, or its first."""
     cluster = Cluster()
     cluster.change(registered(1), registered(2, inter_broker_listener="INSIDE"), registered(3, metadata_level=0))
     assert cluster.image.brokers[1].inter_broker == OUTSIDE
@@ -66,7 +67,7 @@ def test_where_other_brokers_reach_one() -> None:
 
 
 def test_a_wish_to_stop_belongs_to_a_registration() -> None:
-    """Such a broker's replicas are online, but join nothing; one that registers anew doesn't inherit the wish."""
+    """Replicas of such a broker are online, but join no ISR; a new registration does not inherit the wish."""
     cluster = Cluster()
     cluster.change(registered(1), registered(2))
     assert cluster.change(Put(keys.shutdown(1), b"1")).brokers_changed == (1,)
@@ -81,7 +82,7 @@ def test_a_wish_to_stop_belongs_to_a_registration() -> None:
 
 
 def test_a_wish_and_its_registration_may_come_in_one_revision() -> None:
-    """Whatever the order of the keys is."""
+    """This holds for any order of the keys."""
     cluster = Cluster()
     cluster.change(Put(keys.shutdown(1), b"1"), registered(1))
     assert cluster.image.brokers[1].in_controlled_shutdown
@@ -102,8 +103,8 @@ def test_replicas_in_failed_log_directories_are_offline() -> None:
     assert cluster.image.replica_is_online(1, TOPIC, 0)
 
 
-def test_a_stale_replica_is_one_until_it_has_joined_anew() -> None:
-    """Members of a registration before the mark are; one that joined under the registration that left the mark isn't."""
+def test_a_stale_replica_stays_stale_until_it_has_joined_again() -> None:
+    """Replicas that joined under a registration before the mark are stale; one that joined under the registration with the mark is not."""
     cluster = Cluster()
     cluster.change(registered(1))
     cluster.change(Delete(keys.broker(1)))
@@ -118,8 +119,8 @@ def test_a_stale_replica_is_one_until_it_has_joined_anew() -> None:
     assert not image.is_stale(2, TOPIC, 2, member_epoch=1)
 
 
-def test_a_later_registration_takes_no_mark_away() -> None:
-    """Marks add up, and go one by one."""
+def test_a_later_registration_removes_no_mark() -> None:
+    """Marks accumulate, and are removed one by one."""
     cluster = Cluster()
     cluster.change(Put(keys.stale(1, 7), encode(encode_replicas({TOPIC: frozenset({2})}))), registered(1))
     cluster.change(Delete(keys.broker(1)))
@@ -135,7 +136,7 @@ def test_a_later_registration_takes_no_mark_away() -> None:
 
 
 def test_features_of_the_whole_cluster() -> None:
-    """Off until the cluster has agreed."""
+    """A feature is off until the cluster has agreed on it."""
     cluster = Cluster()
     assert not cluster.image.log_start_reporting
     assert cluster.change(Put(keys.FEATURES, encode(FeaturesRecord(log_start_reporting=1)))).features_changed
@@ -156,19 +157,19 @@ def test_features_of_the_whole_cluster() -> None:
     ],
 )
 def test_what_lowtide_cannot_have_written_is_refused(operation: Put) -> None:
-    """Named with its key."""
+    """The error names the key."""
     with pytest.raises(MetadataCorruptError, match=operation.key.decode()):
         Cluster().change(operation)
 
 
-def test_a_broker_without_listeners_is_nowhere() -> None:
-    """Tests have such brokers; nobody may ask where they are."""
+def test_a_broker_without_listeners_has_no_address() -> None:
+    """Tests have such brokers; asking for their address is an error."""
     with pytest.raises(IndexError):
         _ = BrokerImage(1, 1, ()).inter_broker
 
 
 def test_a_broker_is_known_until_it_is_unregistered() -> None:
-    """By its last registration: where it was, and its epoch."""
+    """Its last registration is kept: its address, and its epoch."""
     cluster = Cluster()
     known = Put(keys.known_broker(1), encode(BrokerRecord("i", (OUTSIDE,), rack="r")))
     assert cluster.change(registered(1), known).brokers_changed == (1,)

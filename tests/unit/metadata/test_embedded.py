@@ -1,20 +1,17 @@
-"""The SQLite file: what survives a killed process, who may open it, and what a bad or full one does."""
+"""The SQLite file: what survives a killed process, who may open it, and the effects of a damaged or full file."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
-import os
 import resource
-import shutil
 import signal
 import sqlite3
 import stat
 import subprocess
 import sys
-import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -25,14 +22,14 @@ from lowtide.metadata.embedded import (
     LOCK_SUFFIX,
     METADATA_FILE,
     PROBE_SUFFIX,
-    RESERVE_BYTES,
-    RESERVE_SUFFIX,
     EmbeddedStore,
     MetadataFileError,
 )
+from lowtide.metadata.reserve import RESERVE_BYTES, RESERVE_SUFFIX
 from lowtide.metadata.store import AmbiguousError, Delete, Put, UnavailableError
 from lowtide.runtime.clock import SystemClock
 from lowtide.runtime.filesystem import AlreadyLockedError, OsFileSystem
+from tests.small_disk import Ballast, missing_mounts, small_disk
 
 WRITER = """
 import asyncio, sys
@@ -74,18 +71,6 @@ asyncio.run(main(sys.argv[1]))
 KILLS = 12
 
 
-def missing_mounts() -> str | None:
-    """Why nothing can be mounted here; None where it can."""
-    if os.geteuid() != 0 or shutil.which("mount") is None:
-        return "a full disk needs a small file system, which only root can mount"
-    folder = tempfile.mkdtemp()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", folder], capture_output=True, text=True, check=False)
-    if done.returncode == 0:
-        subprocess.run(["umount", folder], check=True)
-    Path(folder).rmdir()
-    return None if done.returncode == 0 else f"a small file system can't be mounted here: {done.stderr.strip()}"
-
-
 @asynccontextmanager
 async def opened(path: Path, **options: Any) -> AsyncIterator[EmbeddedStore]:
     store = await EmbeddedStore.open(str(path), filesystem=OsFileSystem(), clock=SystemClock(), **options)
@@ -106,7 +91,7 @@ def play(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 def write_until_killed(path: Path, answers: int) -> tuple[int, int]:
-    """Let a process write, kill it after so many answers. Returns the number and the revision of the last answer that came."""
+    """Let a process write, and kill it after so many answers. Returns the number and the revision of its last answer."""
     writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE)
     with writer:
         assert writer.stdout is not None
@@ -119,7 +104,7 @@ def write_until_killed(path: Path, answers: int) -> tuple[int, int]:
 
 
 def test_nothing_that_was_answered_is_lost_when_the_process_is_killed(path: Path) -> None:
-    """SIGKILL amid writes, several times over one file: all of each answered transaction is there, revisions go on, leases are gone."""
+    """SIGKILL during writes, several times on one file: every answered transaction is there whole, revisions continue, leases are gone."""
     random = Random(7)
     for _ in range(KILLS):
         number, revision = write_until_killed(path, random.randrange(1, 60))
@@ -134,13 +119,13 @@ def test_nothing_that_was_answered_is_lost_when_the_process_is_killed(path: Path
                 assert a.modify_revision == revision + int(a.value) - number
                 assert await store.get(b"leased") is None
                 _, now = await store.range(b"")
-                assert now == a.modify_revision + 1, "the leased keys of the killed process went in one revision"
+                assert now == a.modify_revision + 1, "the leased keys of the killed process were deleted in one revision"
 
         play(check)
 
 
 def test_a_second_owner_is_refused(path: Path) -> None:
-    """Two brokers on one directory: the second doesn't come up, and doesn't harm the first."""
+    """Two brokers on one directory: the second does not start, and does not harm the first."""
 
     async def scenario() -> None:
         async with opened(path) as store:
@@ -154,7 +139,7 @@ def test_a_second_owner_is_refused(path: Path) -> None:
 
 
 def test_only_the_owner_may_read_the_file(path: Path) -> None:
-    """It will hold credentials: the mode is 0600 from the first byte, beside files included."""
+    """It will have credentials: the mode is 0600 from the first byte, also for the files beside it."""
 
     async def scenario() -> None:
         async with opened(path) as store:
@@ -167,7 +152,7 @@ def test_only_the_owner_may_read_the_file(path: Path) -> None:
 
 
 def test_every_commit_is_synced(path: Path) -> None:
-    """`synchronous` FULL in WAL mode is what makes an answer survive a power cut; a slip to NORMAL would show nowhere else."""
+    """`synchronous` FULL in WAL mode makes an answer survive a power cut; no other test would detect a change to NORMAL."""
 
     async def scenario() -> None:
         async with opened(path) as store:
@@ -183,7 +168,7 @@ def test_every_commit_is_synced(path: Path) -> None:
 
 
 def test_a_newer_format_is_refused_and_left_alone(path: Path) -> None:
-    """A downgrade names the file and both versions, and the newer Lowtide still finds its file as it was."""
+    """A downgrade fails with the file and both versions, and the newer Lowtide finds its file unchanged."""
 
     async def scenario() -> None:
         async with opened(path):
@@ -200,7 +185,7 @@ def test_a_newer_format_is_refused_and_left_alone(path: Path) -> None:
 
 
 def test_a_foreign_database_is_refused(path: Path) -> None:
-    """Nothing is written into somebody else's file."""
+    """Nothing is written into a foreign file."""
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE theirs (x)")
     connection.close()
@@ -214,7 +199,7 @@ def test_a_foreign_database_is_refused(path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"not a database, but long enough to have a header" * 50, b"SQLite format 3\0" + b"\xff" * 5000])
 def test_a_damaged_file_is_named(path: Path, content: bytes) -> None:
-    """The broker says which file, and gives the lock back so that it can be repaired and started again."""
+    """The broker names the file, and releases the lock so that it can be repaired and started again."""
     path.write_bytes(content)
 
     async def scenario() -> None:
@@ -228,7 +213,7 @@ def test_a_damaged_file_is_named(path: Path, content: bytes) -> None:
 
 
 def test_a_full_file_refuses_and_recovers(path: Path) -> None:
-    """A full disk is not a broken one: what doesn't fit is refused whole, reads and leases go on, and deletions make room."""
+    """A full disk is not a failed one: what does not fit is refused whole, reads and leases continue, and deletions free space."""
 
     async def scenario() -> None:
         async with opened(path, max_bytes=40 * 4096) as store:
@@ -252,53 +237,65 @@ def test_a_full_file_refuses_and_recovers(path: Path) -> None:
 
 @pytest.mark.skipif(missing_mounts() is not None, reason=str(missing_mounts()))
 def test_a_full_disk_does_not_keep_the_store_from_opening(tmp_path: Path) -> None:
-    """A start writes to it, and what frees the disk, deletes and retention, needs a broker that starts: room is kept for that."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)], check=True)
-    try:
+    """A start writes to the store, and only a started broker can free the disk by deletes and retention: space is reserved for that."""
+    with small_disk(tmp_path / "disk", 2 << 20) as folder:
         path = folder / METADATA_FILE
         ran = subprocess.run([sys.executable, "-c", WRITER_OF_ONE, str(path)], capture_output=True, text=True, check=False)
         assert (ran.returncode, ran.stdout) == (-signal.SIGKILL, "written\n"), ran.stderr
-        with (folder / "ballast").open("ab", buffering=0) as ballast, suppress(OSError):
-            while True:
-                ballast.write(bytes(4096))
+        Ballast(folder).fill_up()
 
         async def scenario() -> None:
             async with opened(path) as store:
                 assert [pair.key for pair in (await store.range(b""))[0]] == [b"a"]
                 await store.transact([], [Put(b"b", b"2")])
             assert path.with_name(path.name + RESERVE_SUFFIX).stat().st_size == RESERVE_BYTES // 2
-            (folder / "ballast").unlink()
+            Ballast(folder).throw_out()
             async with opened(path) as store:
                 assert [pair.key for pair in (await store.range(b""))[0]] == [b"a", b"b"]
             assert path.with_name(path.name + RESERVE_SUFFIX).stat().st_size == RESERVE_BYTES
 
         play(scenario)
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.mark.skipif(missing_mounts() is not None, reason=str(missing_mounts()))
+def test_on_a_full_disk_what_deletes_is_written(tmp_path: Path) -> None:
+    """A topic is deleted though there is no room for a page: what it had makes room. Other writes wait, and a start has its reserve."""
+    with small_disk(tmp_path / "disk", 2 << 20) as folder:
+        path = folder / METADATA_FILE
+        reserve = path.with_name(path.name + RESERVE_SUFFIX)
+
+        async def scenario() -> None:
+            async with opened(path) as store:
+                await store.transact([], [Put(b"a", b"1"), Put(b"b", b"2")])
+                Ballast(folder).fill_up()
+                with pytest.raises(UnavailableError, match="full"):
+                    await store.transact([], [Put(b"c", b"3")])
+                assert reserve.stat().st_size == RESERVE_BYTES
+                assert (await store.transact([], [Delete(b"a"), Put(b"b", b"4")])).succeeded
+                assert reserve.stat().st_size == RESERVE_BYTES // 2
+                assert (await store.transact([], [Delete(b"b")])).succeeded
+                Ballast(folder).throw_out()
+                assert (await store.transact([], [Put(b"c", b"3")])).succeeded
+                assert reserve.stat().st_size == RESERVE_BYTES
+            async with opened(path) as store:
+                assert [pair.key for pair in (await store.range(b""))[0]] == [b"c"]
+
+        play(scenario)
 
 
 @pytest.mark.skipif(missing_mounts() is not None, reason=str(missing_mounts()))
 def test_crashes_on_a_full_disk_do_not_keep_the_store_from_opening(tmp_path: Path) -> None:
-    """Each start leaves room for the next one, whatever else takes the rest."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)], check=True)
-    try:
+    """Each start leaves space for the next one, even if other files take the rest."""
+    with small_disk(tmp_path / "disk", 4 << 20) as folder:
         path = folder / METADATA_FILE
         for _ in range(5):
             ran = subprocess.run([sys.executable, "-c", WRITER_OF_ONE, str(path)], capture_output=True, text=True, check=False)
             assert (ran.returncode, ran.stdout) == (-signal.SIGKILL, "written\n"), ran.stderr
-            with (folder / "ballast").open("ab", buffering=0) as ballast, suppress(OSError):
-                while True:
-                    ballast.write(bytes(4096))
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+            Ballast(folder).fill_up()
 
 
 class QuotaFileSystem(OsFileSystem):
-    """Of a user whose quota is exhausted, if `is_exhausted`."""
+    """The file system of a user whose quota is exhausted, if `is_exhausted`."""
 
     is_exhausted = True
 
@@ -310,7 +307,7 @@ class QuotaFileSystem(OsFileSystem):
 
 @contextmanager
 def failing_writes(path: Path) -> Iterator[None]:
-    """Let every write fail that makes the log beside the file longer, with an error that SQLite doesn't know (EFBIG)."""
+    """Every write that extends the log beside the file fails, with an error that SQLite does not know (EFBIG)."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (path.with_name(path.name + "-wal").stat().st_size, before[1]))
     try:
@@ -319,8 +316,8 @@ def failing_writes(path: Path) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_an_exhausted_quota_is_no_broken_disk(path: Path) -> None:
-    """What doesn't fit is refused, and nothing of it is left; when there is room again, the store goes on."""
+def test_an_exhausted_quota_is_no_disk_failure(path: Path) -> None:
+    """A transaction that does not fit is refused and leaves nothing; when there is space again, the store continues."""
 
     async def scenario() -> None:
         store = await EmbeddedStore.open(str(path), filesystem=QuotaFileSystem(), clock=SystemClock())
@@ -337,7 +334,7 @@ def test_an_exhausted_quota_is_no_broken_disk(path: Path) -> None:
     play(scenario)
 
 
-def test_a_write_that_fails_where_there_is_room_is_a_broken_disk(path: Path) -> None:
+def test_a_write_that_fails_with_free_space_is_a_disk_failure(path: Path) -> None:
     async def scenario() -> None:
         filesystem = QuotaFileSystem()
         filesystem.is_exhausted = False
@@ -352,7 +349,7 @@ def test_a_write_that_fails_where_there_is_room_is_a_broken_disk(path: Path) -> 
 
 
 def test_after_a_failed_write_the_store_is_out_of_service(path: Path) -> None:
-    """When nobody knows what the disk holds, this transaction is ambiguous and nothing more is answered."""
+    """The contents of the disk are unknown then: this transaction is ambiguous, and all later calls are refused."""
 
     async def scenario() -> None:
         async with opened(path) as store:

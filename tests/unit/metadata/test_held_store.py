@@ -1,4 +1,4 @@
-"""A metadata store in the same event loop as the broker's session, when that loop is held."""
+"""A metadata store in the same event loop as the broker's session, when that loop is blocked."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from lowtide.metadata.memory import MemoryDisk, MemoryStore
 from lowtide.metadata.records import Listener
 from lowtide.metadata.registration import BrokerRegistration
-from lowtide.metadata.session import MetadataSession, SessionSettings
+from lowtide.metadata.session import MetadataSession, SessionPorts, SessionSettings
 from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.runtime.tasks import TaskRegistry
@@ -19,8 +19,8 @@ REGISTRATION = BrokerRegistration((Listener("PLAINTEXT", "host", 9092),))
 
 
 @pytest.mark.parametrize("held_ms", [3560, 3700, 3900, 3999])
-def test_a_store_that_is_held_with_its_broker_ends_no_lease(held_ms: int) -> None:
-    """Both are in one loop, which is held for less than a session: the timer of the lease rings before the broker can renew it."""
+def test_a_store_that_is_blocked_with_its_broker_ends_no_lease(held_ms: int) -> None:
+    """Both run in one loop, which is blocked for less than a session: the timer of the lease fires before the broker can renew it."""
 
     async def scenario(loop: SimulatedLoop) -> None:
         clock, disk = SimulatedClock(loop), MemoryDisk()
@@ -29,7 +29,9 @@ def test_a_store_that_is_held_with_its_broker_ends_no_lease(held_ms: int) -> Non
         async def live() -> MetadataSession:
             store = MemoryStore(disk, clock=clock, random=loop.random, loop=loop)
             tasks = TaskRegistry(lambda *_: None)
-            session = MetadataSession(store=store, clock=clock, tasks=tasks, random=loop.random, broker_id=1, settings=SETTINGS)
+            session = MetadataSession(
+                SessionPorts(store=store, clock=clock, tasks=tasks, random=loop.random), broker_id=1, settings=SETTINGS
+            )
             await session.start(REGISTRATION)
             return session
 

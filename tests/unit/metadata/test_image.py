@@ -1,19 +1,36 @@
-"""The image: what is visible when, what a delta tells, and that following the watch comes to the same as reading everything."""
+"""The image: what is visible when, the contents of a delta, and that following the watch gives the same result as reading everything."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from lowtide.metadata import keys
 from lowtide.metadata.engine import Engine
-from lowtide.metadata.image import ImageDelta, MetadataImage, TopicImage, difference
-from lowtide.metadata.records import BrokerRecord, ControllerRecord, Listener, MetadataCorruptError, PartitionRecord, TopicRecord, encode
+from lowtide.metadata.image import ImageDelta, MetadataImage, TopicImage
+from lowtide.metadata.image_change import apply_batch, difference, load_image
+from lowtide.metadata.records import (
+    AclChangeRecord,
+    AclRecord,
+    BrokerRecord,
+    ControllerRecord,
+    Listener,
+    MetadataCorruptError,
+    PartitionRecord,
+    ScramRecord,
+    TokenRecord,
+    TopicRecord,
+    encode,
+)
 from lowtide.metadata.store import Delete, Put
+from lowtide.metadata.token_image import TokenImage
 from lowtide.protocol.types import topic_id_text
+from tests.examples import examples
 
 PREFIX = b"/test/"
 ID_A, ID_B = b"A" * 16, b"B" * 16
@@ -34,12 +51,12 @@ class Cluster:
         self.engine.evaluate(staged, (), prefixed, ())
         self.engine.commit(staged)
         for batch in staged.batches:
-            self.image, delta = self.image.apply(batch, prefix=PREFIX)
+            self.image, delta = apply_batch(self.image, batch, prefix=PREFIX)
             self.deltas.append(delta)
         return self.deltas[-1]
 
     def loaded(self) -> MetadataImage:
-        return MetadataImage.load(self.engine.range(PREFIX), self.engine.revision, prefix=PREFIX)
+        return load_image(self.engine.range(PREFIX), self.engine.revision, prefix=PREFIX)
 
 
 def partition(number: int, topic_id: bytes = ID_A, *, leader_epoch: int = 0) -> Put:
@@ -60,7 +77,7 @@ def names(topics: Sequence[TopicImage]) -> list[str]:
 
 
 def test_a_topic_appears_with_all_its_partitions() -> None:
-    """Chunks that come before the record are invisible; with it the whole topic is there, in whatever order the last batch has them."""
+    """Chunks before the record are invisible; with the record the whole topic is there, in any order of the last batch."""
     cluster = Cluster()
     assert cluster.change(partition(0), partition(2)).is_empty
     assert cluster.image.topics == {}
@@ -74,7 +91,7 @@ def test_a_topic_appears_with_all_its_partitions() -> None:
 
 
 def test_a_deleted_topic_is_gone_before_all_its_keys_are() -> None:
-    """The record decides. The rest is loose until it is deleted, and loose partitions are what a controller sweeps."""
+    """The record decides. The other keys are loose until they are deleted, and a controller sweeps loose partitions."""
     cluster = Cluster()
     cluster.change(topic("a", 3), partition(0), partition(1), partition(2))
     delta = cluster.change(Delete(keys.topic("a")), Delete(keys.partition(ID_A, 0)))
@@ -86,8 +103,8 @@ def test_a_deleted_topic_is_gone_before_all_its_keys_are() -> None:
     assert cluster.image.loose_partitions == {}
 
 
-def test_a_topic_made_anew_is_deleted_and_created() -> None:
-    """The same name under another id is another topic: brokers must drop the old log. Also when one batch does both."""
+def test_a_re_created_topic_is_deleted_and_created() -> None:
+    """The same name under another id is another topic: brokers must remove the old log. This also holds if one batch does both."""
     cluster = Cluster()
     cluster.change(topic("a", 1), partition(0))
     delta = cluster.change(topic("a", 1, ID_B), partition(0, ID_B))
@@ -97,8 +114,8 @@ def test_a_topic_made_anew_is_deleted_and_created() -> None:
     assert dict(cluster.image.topic_names) == {ID_B: "a"}
 
 
-def test_a_changed_partition_is_told_and_others_are_shared() -> None:
-    """A new leader epoch shows in the delta; what didn't change is the same object, so nothing is copied deep."""
+def test_a_changed_partition_is_in_the_delta_and_others_are_shared() -> None:
+    """A new leader epoch is in the delta; unchanged parts are the same objects, so nothing is copied deeply."""
     cluster = Cluster()
     cluster.change(topic("a", 2), partition(0), partition(1))
     cluster.change(topic("b", 1, ID_B), partition(0, ID_B))
@@ -106,13 +123,13 @@ def test_a_changed_partition_is_told_and_others_are_shared() -> None:
     delta = cluster.change(partition(1, leader_epoch=1))
     assert names(delta.topics_changed) == ["a"]
     assert [each.leader_epoch for each in cluster.image.topics["a"].partitions] == [0, 1]
-    assert [each.leader_epoch for each in before.topics["a"].partitions] == [0, 0], "an image that was handed out doesn't change"
+    assert [each.leader_epoch for each in before.topics["a"].partitions] == [0, 0], "an existing image does not change"
     assert cluster.image.topics["b"] is before.topics["b"]
     assert cluster.image.topics["a"].partitions[0] is before.topics["a"].partitions[0]
 
 
 def test_added_partitions_appear_with_the_count() -> None:
-    """Growing a topic in chunks: those beyond the count wait for the record."""
+    """Growing a topic in chunks: partitions beyond the count wait for the record."""
     cluster = Cluster()
     cluster.change(topic("a", 1), partition(0))
     assert cluster.change(partition(1), partition(2)).is_empty
@@ -122,8 +139,8 @@ def test_added_partitions_appear_with_the_count() -> None:
     assert len(cluster.image.topics["a"].partitions) == 4
 
 
-def test_partitions_of_a_growth_that_was_given_up_are_not_counted() -> None:
-    """They stay loose, whatever the topic grows to afterwards, also in an image that is read anew."""
+def test_partitions_of_a_growth_that_was_abandoned_are_not_counted() -> None:
+    """They stay loose, however the topic grows afterwards, also in an image that is loaded again."""
     cluster = Cluster()
     cluster.change(topic("a", 1), partition(0))
     cluster.change(partition(1), partition(2), partition(3))
@@ -137,7 +154,7 @@ def test_partitions_of_a_growth_that_was_given_up_are_not_counted() -> None:
 
 
 def test_configurations_come_and_go() -> None:
-    """A configuration is part of its topic, and its revision is what the next change compares with."""
+    """A configuration is part of its topic, and the next change compares its revision."""
     cluster = Cluster()
     cluster.change(topic("a", 1), partition(0))
     delta = cluster.change(Put(keys.topic_config("a"), encode({"retention.ms": "7"})))
@@ -149,7 +166,7 @@ def test_configurations_come_and_go() -> None:
 
 
 def test_brokers_and_the_controller() -> None:
-    """The epoch is the revision of the registration; a registration made anew is a change even if it says the same."""
+    """The epoch is the revision of the registration; a new registration is a change even with the same value."""
     cluster = Cluster()
     assert cluster.change(broker(1), broker(2, "r")).brokers_changed == (1, 2)
     assert cluster.image.brokers[2].rack == "r"
@@ -165,8 +182,8 @@ def test_brokers_and_the_controller() -> None:
     assert cluster.image.brokers[1].epoch == 4
 
 
-def test_unknown_keys_are_for_a_later_lowtide() -> None:
-    """Keys and fields that this version doesn't know leave the image alone."""
+def test_unknown_keys_are_ignored() -> None:
+    """Keys and fields that this version does not know do not change the image."""
     cluster = Cluster()
     assert cluster.change(Put(b"features/x", b"\xff"), Put(keys.NEXT_PRODUCER_ID, b"1000")).is_empty
     assert cluster.change(Put(keys.CLUSTER_ID, b"the-cluster")).is_empty
@@ -192,8 +209,8 @@ def test_what_lowtide_cannot_have_written_is_refused(operations: list[Put | Dele
         Cluster().change(*operations)
 
 
-def test_a_partition_of_a_living_topic_does_not_go() -> None:
-    """Partitions go with their topic only."""
+def test_a_partition_of_an_existing_topic_is_not_removed() -> None:
+    """Partitions are removed only with their topic."""
     cluster = Cluster()
     cluster.change(topic("a", 2), partition(0), partition(1))
     with pytest.raises(MetadataCorruptError, match="partition 1 is gone"):
@@ -251,10 +268,10 @@ class _Driver:
             cluster.change(topic(current.name, count + 2, current.topic_id), partition(count + 1, current.topic_id))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("ab"), _topic_changes), max_size=25))
-def test_following_comes_to_the_same_as_reading(changes: list[tuple[str, str]]) -> None:
-    """After any history the image that followed equals one read whole, and the deltas add up to the difference."""
+def test_following_gives_the_same_as_reading(changes: list[tuple[str, str]]) -> None:
+    """After any history the image that followed equals one read whole, and the sum of the deltas is the difference."""
     driver = _Driver()
     for name, change in changes:
         before = driver.cluster.image
@@ -270,8 +287,8 @@ def test_following_comes_to_the_same_as_reading(changes: list[tuple[str, str]]) 
         assert {each.name for each in (*whole.topics_created, *whole.topics_deleted, *whole.topics_changed)} == touched
 
 
-def test_a_thousand_partitions_in_chunks_are_copied_little() -> None:
-    """Ten chunks of a hundred: what is built is linear in the partitions; each is decoded once and shared ever after."""
+def test_a_thousand_partitions_in_chunks_cause_little_copying() -> None:
+    """Ten chunks of a hundred: the work is linear in the partitions; each is decoded once and shared from then on."""
     cluster = Cluster()
     for start in range(0, 1000, 100):
         cluster.change(*(partition(number) for number in range(start, start + 100)))
@@ -281,7 +298,7 @@ def test_a_thousand_partitions_in_chunks_are_copied_little() -> None:
 
 
 def test_what_is_set_on_brokers_is_shown_by_their_names() -> None:
-    """The empty name stands for all brokers; the delta tells whose changed, and a deletion leaves nothing."""
+    """The empty name stands for all brokers; the delta has the names that changed, and a deletion leaves nothing."""
     cluster = Cluster()
     delta = cluster.change(Put(keys.broker_config(""), encode({"a": "1"})), Put(keys.broker_config("3"), encode({"b": "2"})))
     assert delta == ImageDelta(broker_configs_changed=("", "3"))
@@ -301,7 +318,7 @@ def test_what_is_set_on_brokers_is_shown_by_their_names() -> None:
 
 
 def test_what_is_set_on_groups_is_kept_by_their_ids():
-    """An id may hold the separator of keys, and everything else that a text can."""
+    """An id may contain the separator of keys, and any other character."""
     cluster = Cluster()
     ids = ["g", "a/b", "config/group/g", "é \x00"]
     for number, group_id in enumerate(ids):
@@ -313,3 +330,68 @@ def test_what_is_set_on_groups_is_kept_by_their_ids():
     cluster.change(Delete(keys.group_config("a/b")))
     assert set(cluster.image.group_configs) == set(ids) - {"a/b"}
     assert set(before.group_configs) == set(ids)
+
+
+def test_subscriptions_to_metrics_are_kept_by_their_names() -> None:
+    cluster = Cluster()
+    cluster.change(Put(keys.client_metrics("a/b"), encode({"metrics": "*"})))
+    assert {name: each.configs for name, each in cluster.image.client_metrics.items()} == {"a/b": {"metrics": "*"}}
+    assert cluster.loaded() == cluster.image
+    cluster.change(Delete(keys.client_metrics("a/b")))
+    assert cluster.image.client_metrics == {}
+
+
+def test_rules_come_and_go_under_their_keys() -> None:
+    """Two that differ in one field only are two; an image that was handed out keeps what it had (CVE-2024-27309)."""
+    cluster = Cluster()
+    rules = [AclRecord(2, name, 3, "User:a", "*", 3, permission) for name in ("t", "*") for permission in (2, 3)]
+    values = [encode(rule) for rule in rules]
+    assert cluster.change(*(Put(keys.acl(value), value) for value in values)).is_empty
+    before = cluster.image
+    assert [each.acl for each in before.acls.values()] == rules
+    cluster.change(broker(1))
+    assert cluster.image.acls is before.acls
+    cluster.change(Delete(keys.acl(values[1])))
+    assert [each.acl for each in cluster.image.acls.values()] == [rules[0], *rules[2:]]
+    assert len(before.acls) == 4
+    assert cluster.image == cluster.loaded()
+
+
+def test_a_change_of_many_rules_is_in_force_at_once_and_through_step_by_step() -> None:
+    """What an image shows is the same whether it followed or was read, at every step."""
+    cluster = Cluster()
+    rules = [AclRecord(2, f"t{number}", 3, "User:a", "*", 3, 3) for number in range(4)]
+    values = [encode(rule) for rule in rules]
+    cluster.change(*(Put(keys.acl(value), value) for value in values[:2]))
+    record = AclChangeRecord(
+        added=tuple(msgspec.structs.astuple(rule) for rule in rules[1:]), removed=(keys.acl(values[0]).removeprefix(keys.ACLS).decode(),)
+    )
+    steps = [
+        [Put(keys.ACL_CHANGE, encode(record))],
+        [Put(keys.acl(value), value) for value in values[1:3]],
+        [Put(keys.acl(values[3]), values[3])],
+        [Delete(keys.acl(values[0])), Delete(keys.ACL_CHANGE)],
+    ]
+    for number, step in enumerate(steps):
+        cluster.change(*step)
+        assert {each.acl for each in cluster.image.acls.values()} == set(rules[1:])
+        assert cluster.image == cluster.loaded()
+        assert (cluster.image.acl_change is None) == (number == 3)
+
+
+def test_tokens_come_change_and_go_under_their_keys() -> None:
+    """The key is made of the HMAC and doesn't show it; an image that was handed out keeps what it had."""
+    cluster = Cluster()
+    key = keys.token(b"hmac")
+    assert b"hmac" not in key
+    token = TokenRecord("id", "User:a", "User:b", ("User:c",), 1, 2, 3, {"SCRAM-SHA-256": ScramRecord(b"s", b"k", b"l", 4096)})
+    assert cluster.change(Put(key, encode(token))).is_empty
+    before = cluster.image
+    assert before.tokens == {key: TokenImage(token, 1)}
+    cluster.change(broker(1))
+    assert cluster.image.tokens is before.tokens
+    cluster.change(Put(key, encode(replace(token, expires_ms=9))))
+    assert (cluster.image.tokens[key].token.expires_ms, cluster.image.tokens[key].revision) == (9, 3)
+    assert cluster.image == cluster.loaded()
+    cluster.change(Delete(key))
+    assert (cluster.image.tokens, len(before.tokens)) == ({}, 1)

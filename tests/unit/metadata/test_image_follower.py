@@ -1,4 +1,4 @@
-"""The image goes on being followed, and its age proved, when the connection of a watch breaks."""
+"""The follower of the image continues, and proves the image's age, when the connection of a watch breaks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PREFIX = b"/lowtide/"
 
 
 def test_a_watch_that_ends_while_the_image_is_behind() -> None:
-    """Its age is proved at any moment of that, also while the follower rests before it watches again."""
+    """Its age is proved all the time, also during the back-off before the next watch."""
 
     async def main(loop: SimulatedLoop) -> None:
         shared = SharedStore(loop, Random(1))

@@ -1,4 +1,4 @@
-"""When a lease is renewed for a loop that is held: decided on values, and carried out by a thread."""
+"""When a lease is renewed for a blocked loop: decided on values, and executed by a thread."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lowtide.runtime.clock import SystemClock
 
 SESSION_MS, HEARTBEAT_MS = 4000, 500
 ETCD_LATE_MS = 500
-"""How much later than its time etcd may end a lease."""
+"""The delay with which etcd may end a lease."""
 
 LEASE = 7
 
@@ -24,7 +24,7 @@ class Life:
     """A broker's loop, its keeper and the lease in the store, millisecond by millisecond."""
 
     def __init__(self, session_ms: int = SESSION_MS, heartbeat_ms: int = HEARTBEAT_MS, *, phase_ms: int = 0, reaches: bool = True) -> None:
-        """`phase_ms`: when the keeper looks first. `reaches`: whether the loop's own renewals get through."""
+        """`phase_ms`: when the keeper first checks. `reaches`: whether the loop's own renewals get through."""
         self.session_ms, self.heartbeat_ms, self.phase_ms, self.reaches = session_ms, heartbeat_ms, phase_ms, reaches
         self.times = keeper_times(session_ms, heartbeat_ms)
         self.watch = LeaseWatch(self.times)
@@ -36,7 +36,7 @@ class Life:
         self.watch.on_renewed(LEASE)
 
     def run(self, from_ms: int, until_ms: int, *, held: bool = False, answered: Callable[[int], bool] = lambda _ms: True) -> None:
-        """`answered`: whether a renewal of the keeper's at this moment is."""
+        """`answered`: whether a renewal by the keeper at this moment is answered."""
         for now_ms in range(from_ms, until_ms):
             if now_ms >= self.ends_ms and self.ended_ms is None:
                 self.ended_ms = now_ms
@@ -58,8 +58,8 @@ class Life:
 
 @pytest.mark.parametrize("session_ms", [1000, 4000, 9000])
 @pytest.mark.parametrize("heartbeat_ms", [200, 500])
-def test_no_hold_shorter_than_the_session_costs_the_lease(session_ms: int, heartbeat_ms: int) -> None:
-    """Whenever it begins, between two heartbeats and two looks."""
+def test_no_block_shorter_than_the_session_loses_the_lease(session_ms: int, heartbeat_ms: int) -> None:
+    """The block may begin at any moment between two heartbeats and two checks."""
     for begins_ms, phase_ms in itertools.product(range(2000, 2000 + heartbeat_ms, 37), range(0, session_ms // 32, 11)):
         life = Life(session_ms, heartbeat_ms, phase_ms=phase_ms)
         life.run(0, begins_ms)
@@ -68,7 +68,7 @@ def test_no_hold_shorter_than_the_session_costs_the_lease(session_ms: int, heart
         assert any(begins_ms <= renewal for renewal in life.renewals)
 
 
-def test_a_renewal_that_fails_is_tried_again_while_the_loop_is_held() -> None:
+def test_a_renewal_that_fails_is_tried_again_while_the_loop_is_blocked() -> None:
     for begins_ms in range(2000, 2500, 37):
         life = Life()
         life.run(0, begins_ms)
@@ -76,8 +76,8 @@ def test_a_renewal_that_fails_is_tried_again_while_the_loop_is_held() -> None:
         assert life.ended_ms is None, begins_ms
 
 
-def test_a_loop_that_is_dead_loses_its_lease() -> None:
-    """A quarter of the session later than a dead process: before the loop was held for one and a half."""
+def test_a_loop_that_never_returns_loses_its_lease() -> None:
+    """This takes a quarter of a session longer than for a dead process: the loop is blocked for less than one and a half sessions."""
     for begins_ms in range(2000, 2500, 37):
         life = Life()
         life.run(0, begins_ms)
@@ -86,8 +86,8 @@ def test_a_loop_that_is_dead_loses_its_lease() -> None:
         assert life.ended_ms - begins_ms <= SESSION_MS * 5 // 4 <= SESSION_MS * 3 // 2 - ETCD_LATE_MS
 
 
-def test_one_hold_after_another_costs_no_lease() -> None:
-    """Between the two the loop ticks, and its own renewal is not answered yet."""
+def test_one_block_after_another_loses_no_lease() -> None:
+    """Between the two the loop runs, and its own renewal is not answered yet."""
     life = Life()
     life.run(0, 2400)
     life.run(2400, 6000, held=True)
@@ -98,7 +98,7 @@ def test_one_hold_after_another_costs_no_lease() -> None:
 
 
 def test_a_broker_that_is_cut_off_loses_its_lease_though_its_keeper_is_not() -> None:
-    """It takes itself for fenced, so another must be able to lead. A loop that is held again and again changes nothing about that."""
+    """The broker considers itself fenced, so another must be able to lead. This also holds for a loop that is blocked repeatedly."""
     for hold_ms in (0, 400, 900):
         life = Life()
         life.run(0, 2000)
@@ -113,7 +113,7 @@ def test_a_broker_that_is_cut_off_loses_its_lease_though_its_keeper_is_not() -> 
         assert ticking <= HEARTBEAT_MS + SESSION_MS // 2 + SESSION_MS + 600, "only time in which the loop ran counts"
 
 
-def test_a_loop_that_runs_is_hardly_helped() -> None:
+def test_a_loop_that_runs_is_hardly_ever_renewed_for() -> None:
     life = Life()
     life.run(0, 20_000)
     assert 9 <= len(life.renewals) <= 11, "twice a session, so that the connection stays in use"
@@ -132,7 +132,7 @@ def test_nothing_is_renewed_without_a_lease() -> None:
 
 
 class ScriptedRenewer:
-    """Notes what it is asked, in whichever thread."""
+    """Records its calls, in any thread."""
 
     def __init__(self, *, fails: bool = False) -> None:
         self.asked: list[tuple[LeaseId, str]] = []
@@ -152,14 +152,14 @@ class ScriptedRenewer:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_a_thread_renews_while_the_loop_is_held(fails: bool) -> None:
+async def test_a_thread_renews_while_the_loop_is_blocked(fails: bool) -> None:
     renewer = ScriptedRenewer(fails=fails)
     keeper = ThreadLeaseKeeper(SystemClock(), keeper_times(1000, 250), renewer)
     try:
         keeper.tick()
         keeper.on_renewed(LEASE)
         await asyncio.sleep(0)
-        assert renewer.renewed.wait(10), "the loop is held by this"
+        assert renewer.renewed.wait(10), "this blocks the loop"
         assert {name for _, name in renewer.asked} == {"lease keeper"}
         assert {lease for lease, _ in renewer.asked} == {LEASE}
     finally:

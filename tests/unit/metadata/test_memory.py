@@ -1,4 +1,4 @@
-"""The simulator's store: what a crash leaves, failing disks, group commit, and the same run for the same seed."""
+"""The simulator's store: the result of a crash, failing disks, group commit, and the same run for the same seed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def open_store(loop: SimulatedLoop, disk: MemoryDisk, **options: Any) -> MemoryS
 
 
 def test_a_crash_keeps_what_was_answered_and_may_keep_what_was_not() -> None:
-    """Over many seeds each of the three cases of a crash occurs: nothing written, written but not answered, answered."""
+    """Over many seeds all three cases of a crash occur: nothing written, written but not answered, answered."""
     outcomes = set()
 
     async def scenario(loop: SimulatedLoop, disk: MemoryDisk) -> tuple[bool, bool]:
@@ -35,7 +35,7 @@ def test_a_crash_keeps_what_was_answered_and_may_keep_what_was_not() -> None:
         again = open_store(loop, disk)
         pairs, _ = await again.range(b"")
         assert len(pairs) in {0, 2}, "a transaction is there whole or not at all"
-        assert not (writing.done() and not pairs), "what was answered is there"
+        assert not (writing.done() and not pairs), "an answered transaction is there"
         return writing.done(), bool(pairs)
 
     for seed in range(60):
@@ -60,10 +60,10 @@ def test_the_same_seed_gives_the_same_run() -> None:
     first, second, other = play(scenario, 3), play(scenario, 3), play(scenario, 4)
     assert list(first.keys.items()) == list(second.keys.items())
     assert first.revision == second.revision
-    assert first.writes != other.writes or first.keys != other.keys, "chance decides something at all"
+    assert first.writes != other.writes or first.keys != other.keys, "the seed has an effect"
 
 
-def test_what_waits_for_the_disk_shares_its_next_write() -> None:
+def test_transactions_that_wait_share_the_next_write() -> None:
     """A hundred concurrent transactions cost two or three writes, and still have a revision each."""
 
     async def scenario(loop: SimulatedLoop, disk: MemoryDisk) -> None:
@@ -90,8 +90,8 @@ def test_a_transaction_sees_those_before_it_in_its_group() -> None:
     play(scenario)
 
 
-def test_nothing_is_seen_before_it_is_durable() -> None:
-    """Readers and watchers see a change only when its writer could have its answer."""
+def test_nothing_is_visible_before_it_is_durable() -> None:
+    """Readers and watchers see a change only when its writer may receive its answer."""
 
     async def scenario(loop: SimulatedLoop, disk: MemoryDisk) -> None:
         store = open_store(loop, disk, write_ms=(10.0, 10.0))
@@ -106,7 +106,7 @@ def test_nothing_is_seen_before_it_is_durable() -> None:
 
 
 def test_a_full_disk_leaves_no_trace() -> None:
-    """The whole group is refused, the next one passes, and revisions have no hole."""
+    """The whole group is refused, the next one passes, and revisions have no gap."""
 
     async def scenario(loop: SimulatedLoop, disk: MemoryDisk) -> None:
         store = open_store(loop, disk)
@@ -120,7 +120,7 @@ def test_a_full_disk_leaves_no_trace() -> None:
 
 
 def test_a_lease_ends_although_the_disk_was_full() -> None:
-    """The lease is dead for its holder at once; its keys go as soon as they can, or nobody could ever register again."""
+    """The lease ends for its holder at once; its keys are deleted as soon as possible, otherwise no broker could register again."""
 
     async def scenario(loop: SimulatedLoop, disk: MemoryDisk) -> None:
         store = open_store(loop, disk)
@@ -138,7 +138,7 @@ def test_a_lease_ends_although_the_disk_was_full() -> None:
 
 
 def test_after_a_failed_write_nothing_is_answered_any_more() -> None:
-    """Unknown is unknown: the group is ambiguous, those that wait and all later ones are refused, watches end."""
+    """The outcome is unknown: the group is ambiguous, waiting and later transactions are refused, watches end."""
 
     async def scenario(loop: SimulatedLoop, disk: MemoryDisk) -> None:
         store = open_store(loop, disk)
@@ -155,8 +155,8 @@ def test_after_a_failed_write_nothing_is_answered_any_more() -> None:
     play(scenario)
 
 
-def test_a_process_that_stood_still_does_not_lose_its_leases() -> None:
-    """Suspended for longer than every lease: nobody could renew, so the lost time doesn't count. A lease left alone still ends."""
+def test_a_process_that_was_suspended_does_not_lose_its_leases() -> None:
+    """Suspended for longer than every lease: no renewal was possible, so that time does not count. A lease without renewals still ends."""
 
     class StoppableClock(SimulatedClock):
         stood_still_ms = 0
@@ -180,8 +180,8 @@ def test_a_process_that_stood_still_does_not_lose_its_leases() -> None:
     play(scenario)
 
 
-def test_a_client_that_is_cut_off_hears_nothing_and_misses_nothing() -> None:
-    """Behind a partition calls fail, watches are silent; afterwards every revision comes, in order."""
+def test_a_client_that_is_cut_off_receives_nothing_and_misses_nothing() -> None:
+    """Behind a partition calls fail, watches are silent; afterwards every revision arrives, in order."""
 
     async def scenario(loop: SimulatedLoop, disk: MemoryDisk) -> None:
         store = open_store(loop, disk)
@@ -208,7 +208,7 @@ def test_a_client_that_is_cut_off_hears_nothing_and_misses_nothing() -> None:
 
 
 def test_a_store_survives_the_process_that_called_it() -> None:
-    """A shared store's own timers must not die with a client in the middle of a write."""
+    """A shared store's own timers must not end with a client in the middle of a write."""
 
     async def scenario(loop: SimulatedLoop, disk: MemoryDisk) -> None:
         store = open_store(loop, disk, write_ms=(5.0, 5.0))

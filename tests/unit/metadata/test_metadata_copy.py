@@ -1,4 +1,4 @@
-"""The copy of the metadata in a log directory: what a crash leaves of it, and what it proves of a store."""
+"""The copy of the metadata in a log directory: its state after a crash, and what it proves about a store."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def known() -> MetadataCopy:
     return MetadataCopy(ROWS, 250, history_id="h", cluster_id="c")
 
 
-def test_a_copy_comes_back_with_what_was_appended() -> None:
+def test_a_copy_is_read_back_with_what_was_appended() -> None:
     content = file_of(known()) + b"".join(map(encode_change, LATER))
     found, expected = decode_copy(content), known()
     for change in LATER:
@@ -43,7 +43,7 @@ def test_a_copy_comes_back_with_what_was_appended() -> None:
     assert (found.rows, found.revision, found.history_id, found.cluster_id) == (expected.rows, 253, "h", "c")
 
 
-def test_whatever_is_cut_off_the_copy_is_of_one_revision_or_there_is_none() -> None:
+def test_a_truncated_copy_is_of_one_revision_or_is_none() -> None:
     beginning = file_of(known())
     content = beginning + b"".join(map(encode_change, LATER))
     states = {250: known()}
@@ -61,7 +61,7 @@ def test_whatever_is_cut_off_the_copy_is_of_one_revision_or_there_is_none() -> N
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"00000000 {}\n", b"garbage"])
-def test_what_is_no_copy_is_refused(content: bytes) -> None:
+def test_an_invalid_copy_is_refused(content: bytes) -> None:
     with pytest.raises(CopyError):
         decode_copy(content)
 
@@ -74,7 +74,7 @@ def test_a_copy_of_a_newer_format_is_refused_by_name() -> None:
         decode_copy(b"%08x %s\n" % (crc32c.crc32c(line), line))
 
 
-def test_who_is_alive_is_not_in_a_copy() -> None:
+def test_live_registrations_are_not_in_a_copy() -> None:
     pairs = [KeyValue(PREFIX + b"brokers/1", b"x", 5, 5, 77), KeyValue(PREFIX + b"topics/t", b"y", 3, 4)]
     assert rows_of(pairs, PREFIX) == [(b"topics/t", b"y", 3, 4)]
     events = (Event(PREFIX + b"controller", b"x", 6, 6, 77), Event(PREFIX + b"topics/t", None, 0, 6))
@@ -91,8 +91,8 @@ def test_a_later_state_of_the_store_contradicts_nothing() -> None:
     assert contradiction(copy, rows, 301) is None
 
 
-def test_an_earlier_state_is_proved_whatever_revision_it_has_reached_since() -> None:
-    """One key that the copy saw changed still stands as it was, or one is there that the copy saw deleted."""
+def test_an_earlier_state_is_proved_at_any_later_revision() -> None:
+    """A key has an older value than in the copy, or a key is there that the copy has as deleted."""
     copy = known()
     copy.apply(LATER[0])
     copy.apply(LATER[1])
@@ -109,10 +109,10 @@ def test_an_earlier_state_is_proved_whatever_revision_it_has_reached_since() -> 
     assert reason is not None
     assert "topics/t1 is of revision 2, and did not exist" in reason
     del pushed[b"topics/t1"]
-    assert contradiction(copy, pushed, 402) is None, "nothing is left of it: this can't be told from a later state"
+    assert contradiction(copy, pushed, 402) is None, "no trace is left: this looks like a later state"
 
 
-def test_what_is_never_deleted_and_is_missing_proves_it_too() -> None:
+def test_a_missing_key_that_is_never_deleted_proves_it_too() -> None:
     row = (keys.registration(1), b"{}", 3, 3)
     copy = MetadataCopy([row], 3)
     reason = contradiction(copy, {}, 9)
@@ -120,7 +120,7 @@ def test_what_is_never_deleted_and_is_missing_proves_it_too() -> None:
     assert "registrations/1 is missing" in reason
 
 
-def test_a_topic_that_is_missing_without_a_tombstone_proves_it_while_no_tombstone_was_swept() -> None:
+def test_a_topic_that_is_missing_without_a_tombstone_proves_it_unless_a_tombstone_was_swept() -> None:
     topic_id = b"T" * 16
     copy = MetadataCopy([(keys.topic_id(topic_id), b"t", 3, 3)], 3)
     reason = contradiction(copy, {}, 9)

@@ -1,14 +1,15 @@
-"""What a recovery makes of what brokers know: who is in sync, which epochs, what it refuses to decide."""
+"""The plan of a recovery from the brokers' facts: ISRs, epochs, and cases that it refuses to decide."""
 
 from __future__ import annotations
 
 import pytest
 
 from lowtide.metadata import keys
-from lowtide.metadata.image import MetadataImage
+from lowtide.metadata.image_change import load_image
 from lowtide.metadata.memory import MemoryDisk, MemoryStore
 from lowtide.metadata.metadata_copy import MetadataCopy, Row, encode_copy
 from lowtide.metadata.records import (
+    AclRecord,
     BrokerRecord,
     HistoryRecord,
     PartitionRecord,
@@ -81,7 +82,14 @@ def partition(plan) -> PartitionRecord:  # type: ignore[no-untyped-def]  # noqa:
     return decode(b"", plan.values[keys.partition(TOPIC_ID, 0)], PartitionRecord)
 
 
-def test_the_newest_copy_counts_and_epochs_jump_over_all_that_is_known() -> None:
+def test_rules_of_access_control_are_kept() -> None:
+    """A cluster that was closed is not open after a recovery."""
+    key, value = b"acls/1", encode(AclRecord(2, "t", 3, "User:a", "*", 3, 2))
+    plan = plan_recovery([facts(1, 50, found=rows(50, **{key.decode(): value}))], {}, without=(2, 3), history_id="N", raft_surplus=0)
+    assert plan.values[key] == value
+
+
+def test_the_newest_copy_counts_and_epochs_are_above_all_known_ones() -> None:
     newest = facts(2, 50, epoch=9, found=rows(50, isr=(2, 3), leader_epoch=6))
     plan = planned(facts(1, 40), newest, facts(3, 45, epoch=9), store=rows(30, leader_epoch=12))
     record = partition(plan)
@@ -105,10 +113,10 @@ def test_the_newest_copy_counts_and_epochs_jump_over_all_that_is_known() -> None
         ({}, {}, (1, 2)),
     ],
 )
-def test_in_sync_is_who_goes_furthest_by_epoch_and_end_and_has_the_deletes(
+def test_the_isr_is_the_furthest_replicas_by_epoch_and_end_that_have_the_deletes(
     first: dict[str, int], second: dict[str, int], isr: tuple[int, ...]
 ) -> None:
-    """Also if the copy is a moment behind, nobody is elected that lacks what another one has."""
+    """Even if the copy is slightly behind, no replica is elected that lacks records or deletes of another one."""
     plan = planned(facts(1, 40, **first), facts(2, 40, **second), facts(3, 40, end=1))
     assert partition(plan).isr == isr
 
@@ -119,8 +127,8 @@ def test_a_longer_log_that_was_not_in_sync_does_not_count() -> None:
     assert partition(plan).isr == (1, 2)
 
 
-def test_a_directory_that_was_put_back_from_a_copy_does_not_count() -> None:
-    """Its registration is behind (rule DR8); nor does one that is marked as stale."""
+def test_a_directory_that_was_restored_from_a_backup_does_not_count() -> None:
+    """Its registration is behind (rule DR8). A directory that is marked as stale does not count either."""
     plan = planned(facts(1, 40, end=99, number=1), facts(2, 40), facts(3, 40))
     assert partition(plan).isr == (2, 3)
     mark = {f"stale/1/{2:020d}": b'{"%s":[0]}' % topic_id_text(TOPIC_ID).encode()}
@@ -129,7 +137,7 @@ def test_a_directory_that_was_put_back_from_a_copy_does_not_count() -> None:
     assert partition(plan).isr == (2, 3)
 
 
-def test_without_any_in_sync_log_a_partition_stays_without_a_leader_and_it_is_said() -> None:
+def test_without_any_in_sync_log_a_partition_stays_without_a_leader_and_it_is_reported() -> None:
     found = rows(40, isr=(1,))
     plan = planned(facts(2, 40, found=found), facts(3, 40, found=found), without=(1,))
     assert partition(plan).isr == (1,)
@@ -139,18 +147,18 @@ def test_without_any_in_sync_log_a_partition_stays_without_a_leader_and_it_is_sa
 
 
 def test_a_stale_replica_that_is_the_only_one_in_sync_stays_stale() -> None:
-    """Else a broker whose disk was emptied would be elected after the recovery, with an empty log."""
+    """Otherwise a broker whose disk was emptied would be elected after the recovery, with an empty log."""
     mark = {f"stale/1/{2:020d}": b'{"%s":[0]}' % topic_id_text(TOPIC_ID).encode()}
     found = rows(40, isr=(1,), **mark)
     plan = planned(facts(1, 40, end=0, found=found), facts(2, 40, found=found), facts(3, 40, found=found))
     assert partition(plan).isr == (1,)
-    image = MetadataImage.load([KeyValue(key, value, 60, 60) for key, value in plan.values.items()], 60, prefix=b"")
+    image = load_image([KeyValue(key, value, 60, 60) for key, value in plan.values.items()], 60, prefix=b"")
     assert image.is_stale(1, TOPIC_ID, 0, LONG_AGO)
     assert not image.is_stale(2, TOPIC_ID, 0, LONG_AGO)
 
 
 def test_registrations_are_those_of_the_directories() -> None:
-    """A broker whose directories are sound isn't taken for one that lost something, and no number is drawn twice."""
+    """A broker with sound directories is not treated as one that lost records, and no number is assigned twice."""
     older = {keys.registration(1).decode(): encode(RegistrationRecord(9, 2))}
     plan = planned(facts(1, 40, number=4), facts(2, 40), facts(3, 40), store=rows(30, **older))
     assert decode(b"", plan.values[keys.registration(1)], RegistrationRecord) == RegistrationRecord(9, 4)
@@ -162,8 +170,9 @@ def test_what_cannot_be_decided_is_refused() -> None:
         planned(facts(1, 40))
     with pytest.raises(RecoveryError, match="a broker is given twice"):
         planned(facts(1, 40), facts(1, 41))
-    with pytest.raises(RecoveryError, match="of different histories"):
-        planned(facts(1, 40), facts(2, 40, found=rows(40, history="X")), facts(3, 40))
+    with pytest.raises(RecoveryError, match=r"of different histories.*H of broker 1, 3, up to revision 41, with 1 topics") as refused:
+        planned(facts(1, 40), facts(2, 40, found=rows(40, history="X")), facts(3, 41))
+    assert "That is X (broker 2)" in str(refused.value)
     with pytest.raises(RecoveryError, match="no copy of the metadata"):
         facts_of([SurveyedDirectory("/d", "C", 1, 1, ())], [b"garbage"])
     with pytest.raises(RecoveryError, match="is no file of"):
@@ -171,18 +180,18 @@ def test_what_cannot_be_decided_is_refused() -> None:
 
 
 def test_of_two_histories_the_later_one_counts() -> None:
-    """A recovery was cut off from a broker that ran on the earlier history only."""
+    """The recovery could not reach a broker that ran only on the earlier history."""
     later = [row if row[0] != keys.HISTORY else (row[0], encode(HistoryRecord("N", 0, "H", 90)), 1, 1) for row in rows(5)]
     plan = planned(facts(1, 80), facts(2, 5, found=later), facts(3, 5, found=later))
     assert (plan.source, plan.history.previous_id) == (2, "N")
 
 
-def test_facts_come_back_from_their_file() -> None:
+def test_facts_are_read_back_from_their_file() -> None:
     given = facts(1, 40)
     assert decode_facts(encode_facts(given), "/f") == given
 
 
-def test_a_recovery_is_written_whole_under_a_suspension_and_then_not_needed_any_more() -> None:
+def test_a_recovery_is_written_whole_under_a_suspension_and_is_then_not_repeated() -> None:
     async def scenario(loop: SimulatedLoop) -> None:
         disk = MemoryDisk()
         store = MemoryStore(disk, clock=SimulatedClock(loop), random=Random(1), loop=loop)
@@ -192,7 +201,7 @@ def test_a_recovery_is_written_whole_under_a_suspension_and_then_not_needed_any_
         assert is_needed(given, now, revision, None) is not None
         plan = plan_recovery(given, now, without=(), history_id="N", raft_surplus=0)
         await bring_forward(store, PREFIX, plan)
-        image = MetadataImage.load(disk.keys.values(), disk.revision, prefix=PREFIX)
+        image = load_image(disk.keys.values(), disk.revision, prefix=PREFIX)
         assert (image.history, image.suspension, image.cluster_id) == (plan.history, "", "C")
         assert list(image.topics) == ["t"]
         assert PREFIX + keys.topic_config("gone") not in disk.keys

@@ -1,4 +1,4 @@
-"""The steps of a registration (rule DR8): numbers, directories that lost something, predecessors, answers that are lost at any moment."""
+"""The steps of a registration (rule DR8): numbers, directories that lost something, predecessors, answers lost at any moment."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from lowtide.metadata import keys
 from lowtide.metadata.broker_image import Replicas
 from lowtide.metadata.errors import DuplicateBrokerError, OldBrokerError, StoreWentBackError
 from lowtide.metadata.image import MetadataImage
+from lowtide.metadata.image_change import load_image
 from lowtide.metadata.memory import MemoryClient, MemoryDisk, MemoryStore
 from lowtide.metadata.records import FeaturesRecord, Listener, RegistrationRecord, decode, encode
 from lowtide.metadata.registration import BrokerRegistration
-from lowtide.metadata.session import MetadataSession, SessionSettings
+from lowtide.metadata.session import MetadataSession, SessionPorts, SessionSettings
 from lowtide.metadata.store import Delete, Put, UnavailableError
 from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.random import Random
@@ -30,13 +31,14 @@ TOPIC = b"T" * 16
 
 
 class Directories:
-    """Log directories as far as a registration sees them: a number in each, and one replica, of the partition with its place."""
+    """The parts of log directories that a registration uses: a number in each, and one replica, of the partition with its position."""
 
     def __init__(self, *numbers: int | None, world: World) -> None:
         self.numbers = {f"/disk{place}": number for place, number in enumerate(numbers)}
         self.written: list[tuple[int, tuple[str, ...], RegistrationRecord]] = []
         self.world = world
         self.expected = len(numbers)
+        self.lacks = False
 
     def registrations(self) -> Mapping[str, int | None]:
         return dict(self.numbers)
@@ -51,6 +53,12 @@ class Directories:
         held = [number for number, path in enumerate(self.numbers) if path not in unsound]
         missing = frozenset(number for number in range(self.expected) if number not in held)
         return {TOPIC: missing} if missing else {}
+
+    def may_lack_records(self) -> bool:
+        return self.lacks
+
+    def note_page_cache(self) -> None:
+        self.lacks = False
 
 
 class World:
@@ -69,11 +77,13 @@ class World:
         settings = SessionSettings(time_to_live_ms=TIME_TO_LIVE_MS, keep_alive_ms=500, registration_timeout_ms=registration_timeout_ms)
         self.clients.append(MemoryClient(self.store, latency_ms=0.1))
         return MetadataSession(
-            store=self.clients[-1], clock=self.clock, tasks=self.tasks, random=Random(broker_id), broker_id=broker_id, settings=settings
+            SessionPorts(store=self.clients[-1], clock=self.clock, tasks=self.tasks, random=Random(broker_id)),
+            broker_id=broker_id,
+            settings=settings,
         )
 
     def cut_last(self) -> None:
-        """As if the process were killed: nobody hears of it any more."""
+        """As if the process were killed: it sends nothing more."""
         self.clients[-1].cut = True
 
     def record(self, broker_id: int = 1) -> RegistrationRecord:
@@ -81,7 +91,7 @@ class World:
         return RegistrationRecord() if pair is None else decode(pair.key, pair.value, RegistrationRecord)
 
     def marks(self) -> list[tuple[int, frozenset[int]]]:
-        image = MetadataImage.load(self.disk.keys.values(), self.disk.revision, prefix=PREFIX)
+        image = load_image(self.disk.keys.values(), self.disk.revision, prefix=PREFIX)
         return [(mark.number, mark.replicas[TOPIC]) for mark in image.stale_marks.get(1, ())]
 
     async def set(self, *operations: Put | Delete) -> None:
@@ -111,9 +121,35 @@ def test_a_sound_directory_has_the_number_before_the_store_registers_it() -> Non
     play(scenario)
 
 
+def test_a_start_after_a_power_cut_is_noted_with_the_registration() -> None:
+    """In one transaction: no replica is elected by what the broker had before (KIP-966)."""
+
+    async def scenario(world: World) -> None:
+        directories = Directories(None, world=world)
+        session = world.session()
+        await session.start(REGISTRATION, directories)
+        first = session.broker_epoch
+        assert not session.image.may_lack_records(1, first)
+        await session.close()
+        directories.lacks = True
+        session = world.session()
+        await session.start(REGISTRATION, directories)
+        assert session.image.may_lack_records(1, first)
+        assert not session.image.may_lack_records(1, session.broker_epoch)
+        assert not directories.lacks, "it is noted in the directories once the store knows"
+        epoch = session.broker_epoch
+        await session.close()
+        session = world.session()
+        await session.start(REGISTRATION, directories)
+        assert session.image.unclean_starts == {1: epoch}, "a clean start changes nothing"
+        await session.close()
+
+    play(scenario)
+
+
 @pytest.mark.parametrize("lost", [4, None])
 def test_a_directory_that_is_behind_is_marked_before_it_has_the_number(lost: int | None) -> None:
-    """Put back from a copy, or replaced by an empty one."""
+    """It was restored from a backup, or replaced by an empty one."""
 
     async def scenario(world: World) -> None:
         await world.set(Put(keys.registration(1), encode(RegistrationRecord(5, 5))))
@@ -132,7 +168,7 @@ def test_a_directory_that_is_behind_is_marked_before_it_has_the_number(lost: int
 
 
 def test_a_replica_that_no_directory_has_is_marked() -> None:
-    """Its directory isn't among ours any more, and nobody can say where it went."""
+    """Its directory is no longer among ours, and its state is unknown."""
 
     async def scenario(world: World) -> None:
         await world.set(Put(keys.registration(1), encode(RegistrationRecord(5, 5))))
@@ -146,8 +182,8 @@ def test_a_replica_that_no_directory_has_is_marked() -> None:
     play(scenario)
 
 
-def test_marks_outlive_later_starts() -> None:
-    """A directory that is sound again by its number still lacks what it lacked."""
+def test_marks_survive_later_starts() -> None:
+    """A directory whose number is current again still lacks the lost records."""
 
     async def scenario(world: World) -> None:
         await world.set(Put(keys.registration(1), encode(RegistrationRecord(5, 5))))
@@ -164,7 +200,7 @@ def test_marks_outlive_later_starts() -> None:
 
 
 def test_a_number_is_above_those_of_a_store_that_was_lost() -> None:
-    """Directories are carried to a new store: what they have must not pass for a later registration there."""
+    """Directories move to a new store: their numbers must not look like later registrations there."""
 
     async def scenario(world: World) -> None:
         directories = Directories(40, 41, world=world)
@@ -172,7 +208,7 @@ def test_a_number_is_above_those_of_a_store_that_was_lost() -> None:
         with pytest.raises(StoreWentBackError, match="registered 0 times there, and has number 41"):
             await refused.start(REGISTRATION, directories)
         assert refused.is_fenced
-        assert world.record() == RegistrationRecord(), "nothing is done on such a store"
+        assert world.record() == RegistrationRecord(), "nothing is written to such a store"
         await refused.close()
         await world.set(Delete(keys.SUSPENSION))
         session = world.session()
@@ -189,7 +225,7 @@ def test_a_number_is_above_those_of_a_store_that_was_lost() -> None:
 
 
 def test_a_dead_predecessor_is_not_waited_for() -> None:
-    """A killed broker that is started at once has the number of who is registered, and holds its directories' locks."""
+    """A killed broker that is started at once has the number of the current registration, and holds its directories' locks."""
 
     async def scenario(world: World) -> None:
         directories = Directories(None, world=world)
@@ -206,8 +242,8 @@ def test_a_dead_predecessor_is_not_waited_for() -> None:
     play(scenario)
 
 
-def test_a_duplicate_waits_in_vain_and_leaves_no_trace() -> None:
-    """Another process with this broker's id, and directories of its own: it gives up, and the first goes on, also over a lost lease."""
+def test_a_duplicate_is_refused_and_leaves_no_trace() -> None:
+    """Another process with this broker's id, and directories of its own: it stops, and the first continues, also after a lost lease."""
 
     async def scenario(world: World) -> None:
         first = world.session()
@@ -217,7 +253,7 @@ def test_a_duplicate_waits_in_vain_and_leaves_no_trace() -> None:
         with pytest.raises(DuplicateBrokerError, match="another broker with id 1 is alive"):
             await second.start(REGISTRATION, other)
         await second.close()
-        assert other.numbers == {"/disk0": None}, "what could be stale is not made sound by a start that failed"
+        assert other.numbers == {"/disk0": None}, "a failed start does not mark a possibly stale directory as sound"
         epoch = first.broker_epoch
         await world.set(Delete(keys.broker(1)))
         while first.broker_epoch in {0, epoch}:
@@ -228,8 +264,8 @@ def test_a_duplicate_waits_in_vain_and_leaves_no_trace() -> None:
     play(scenario)
 
 
-def test_a_process_whose_place_was_taken_ends() -> None:
-    """Its lease was lost, and somebody else registered as this broker: its directories aren't the broker's any more."""
+def test_a_process_whose_registration_was_replaced_ends() -> None:
+    """Its lease was lost, and another process registered as this broker: its directories no longer belong to the broker."""
 
     async def scenario(world: World) -> None:
         first = world.session()
@@ -252,7 +288,7 @@ def test_a_process_whose_place_was_taken_ends() -> None:
 @pytest.mark.parametrize("how", ["unavailable", "lost", "unanswered"])
 @pytest.mark.parametrize("after", range(6))
 def test_any_transaction_of_a_start_may_fail(how: str, after: int) -> None:
-    """In the end the broker is registered once, by a number that is in its directories, and nothing is marked that wasn't lost."""
+    """In the end the broker is registered once, by a number that is in its directories, and only lost directories are marked."""
 
     async def scenario(world: World) -> None:
         await world.set(Put(keys.registration(1), encode(RegistrationRecord(5, 5))))
@@ -277,7 +313,7 @@ def test_any_transaction_of_a_start_may_fail(how: str, after: int) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_starts_that_break_off_anywhere(seed: int) -> None:
-    """Killed at any moment of a start, again and again: a directory that lost something is marked, one that didn't isn't."""
+    """Starts are killed at any moment, repeatedly: a directory that lost records is marked, any other is not."""
 
     async def scenario(world: World) -> None:
         random = Random(seed)
@@ -298,7 +334,7 @@ def test_starts_that_break_off_anywhere(seed: int) -> None:
             found = world.marks()
             assert {numbers for _, numbers in found} <= {lost}
             behind = [number or -1 for number in directories.numbers.values() if (number or -1) < world.record().registered]
-            assert not lost or behind or len(found) > 0, "what was lost is marked, or will be found out"
+            assert not lost or behind or len(found) > 0, "a lost directory is marked, or will be detected"
             assert len(found) >= marks
         world.clients[-1].cut = False
         last = world.session()
@@ -310,7 +346,7 @@ def test_starts_that_break_off_anywhere(seed: int) -> None:
 
 
 def test_a_broker_below_what_the_cluster_has_agreed_to_is_refused() -> None:
-    """Also when the two happen at the same time: the one that comes second sees the other."""
+    """Also when the two happen at the same time: the second one sees the first."""
 
     async def scenario(world: World) -> None:
         old = BrokerRegistration(LISTENERS, metadata_level=0)
@@ -318,7 +354,7 @@ def test_a_broker_below_what_the_cluster_has_agreed_to_is_refused() -> None:
         await session.start(old)
         assert session.image.brokers[1].metadata_level == 0
         seen = session.image.features_revision
-        assert seen > 0, "whoever has it agreed by an image without this broker conflicts"
+        assert seen > 0, "a change based on an image without this broker conflicts"
         await session.close()
         await world.set(Put(keys.FEATURES, encode(FeaturesRecord(log_start_reporting=1))))
         refused = world.session()
@@ -347,8 +383,8 @@ def test_a_store_that_is_away_is_waited_for_until_the_time_is_over() -> None:
     play(scenario)
 
 
-def test_what_a_broker_told_of_itself_outlives_its_registration() -> None:
-    """It is known, where it was and under its last broker epoch, until it is unregistered; then from its next registration on."""
+def test_the_description_of_a_broker_survives_its_registration() -> None:
+    """Its address and last broker epoch are kept until it is unregistered, and again from its next registration on."""
 
     async def scenario(world: World) -> None:
         session = world.session()

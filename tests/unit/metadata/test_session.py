@@ -1,4 +1,4 @@
-"""A broker's session, on virtual time: registration, fencing, lost answers, lost leases, gaps in the watch, controllers that die."""
+"""A broker's session, on virtual time: registration, fencing, lost answers, lost leases, gaps in the watch, controllers that fail."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from lowtide.metadata.image import ImageDelta, MetadataImage
 from lowtide.metadata.memory import MemoryClient, MemoryDisk, MemoryStore
 from lowtide.metadata.records import Listener
 from lowtide.metadata.registration import BrokerRegistration
-from lowtide.metadata.session import MetadataSession, SessionSettings
+from lowtide.metadata.session import MetadataSession, SessionPorts, SessionSettings
 from lowtide.metadata.store import AmbiguousError, Compare, Delete, Put, UnavailableError
 from lowtide.runtime.clock import SimulatedClock
-from lowtide.runtime.simulated_loop import SimulatedLoop, SimulatedNode, run_simulation
+from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.runtime.tasks import TaskRegistry
 
 if TYPE_CHECKING:
@@ -38,18 +38,20 @@ PREFIX, TIME_TO_LIVE_MS = SETTINGS.prefix, SETTINGS.time_to_live_ms
 
 
 class Broker:
-    """One simulated process: a session, its way to the store, and the images that it was shown."""
+    """One simulated process: a session, its connection to the store, and the images that it received."""
 
     def __init__(self, world: World, broker_id: int, reconcile: Reconcile | None) -> None:
-        self.node: SimulatedNode = world.loop.start_node(f"broker-{broker_id}")
+        self.node = world.loop.start_node(f"broker-{broker_id}")
         self.client = MemoryClient(world.store, latency_ms=0.2)
         self.failures: list[BaseException] = []
         self.shown: list[tuple[MetadataImage, MetadataImage, ImageDelta]] = []
         self.session = MetadataSession(
-            store=self.client,
-            clock=world.clock,
-            tasks=TaskRegistry(lambda _name, error: self.failures.append(error)),
-            random=world.loop.random,
+            SessionPorts(
+                store=self.client,
+                clock=world.clock,
+                tasks=TaskRegistry(lambda _name, error: self.failures.append(error)),
+                random=world.loop.random,
+            ),
             broker_id=broker_id,
             settings=SETTINGS,
             reconcile=reconcile,
@@ -82,7 +84,7 @@ class World:
         return None if pair is None else pair.value
 
     async def until(self, condition: Callable[[], bool]) -> int:
-        """Let time pass until the condition holds. Returns how many milliseconds that took."""
+        """Let time pass until the condition holds. Returns the time in milliseconds."""
         begun = self.clock.monotonic_ms()
         while not condition():
             await asyncio.sleep(0.005)
@@ -98,7 +100,7 @@ def put(key: bytes, value: bytes, *compares: Compare, controller: bool = False) 
 
 
 def test_a_sole_broker_is_registered_and_controller_when_start_returns() -> None:
-    """What the broker needs before it serves: its epoch, a live lease, the controller's fence, and an image that shows them."""
+    """A broker needs these before it serves: its epoch, a live lease, the controller's fence, and an image with them."""
 
     async def scenario(world: World) -> None:
         broker = await world.started(7)
@@ -116,11 +118,11 @@ def test_a_sole_broker_is_registered_and_controller_when_start_returns() -> None
 
 
 def test_idle_costs_no_writes() -> None:
-    """An hour of keep-alives leaves the disk alone, and the broker stays what it was."""
+    """An hour of keep-alives writes nothing to the disk, and the broker keeps its registration."""
 
     async def scenario(world: World) -> None:
         broker = await world.started(1)
-        writes, epoch = world.disk.writes + 1, broker.session.broker_epoch  # One says that the registration was acted upon.
+        writes, epoch = world.disk.writes + 1, broker.session.broker_epoch  # One records that the registration was acted upon.
         await asyncio.sleep(500)
         assert world.disk.writes == writes
         assert broker.session.broker_epoch == epoch
@@ -129,8 +131,8 @@ def test_idle_costs_no_writes() -> None:
     play(scenario)
 
 
-def test_after_a_restart_the_epoch_is_higher_and_nobody_is_waited_for() -> None:
-    """A killed sole broker and its embedded store come back at once: no lease of the earlier life stands in the way."""
+def test_after_a_restart_the_epoch_is_higher_and_nothing_is_waited_for() -> None:
+    """A killed sole broker and its embedded store restart at once: no lease of the earlier process delays them."""
 
     async def scenario(world: World) -> None:
         broker = await world.started(1)
@@ -166,7 +168,7 @@ def test_the_cluster_id_of_the_directories_is_kept_or_refused() -> None:
 
 
 def test_writes_carry_the_broker_epoch() -> None:
-    """A broker that the store gave up writes nothing, whatever it still believes."""
+    """A broker whose lease the store ended writes nothing, even if it does not know yet."""
 
     async def scenario(world: World) -> None:
         broker = await world.started(1)
@@ -183,7 +185,7 @@ def test_writes_carry_the_broker_epoch() -> None:
 
 
 def test_controller_writes_carry_the_controllers_fence() -> None:
-    """A deposed controller is stopped in the store; one that knows it isn't controller doesn't even ask."""
+    """The store refuses a deposed controller; a broker that knows that it is not controller sends nothing."""
 
     async def scenario(world: World) -> None:
         first, second = await world.started(1), await world.started(2)
@@ -191,7 +193,7 @@ def test_controller_writes_carry_the_controllers_fence() -> None:
         assert not second.session.is_controller
         with pytest.raises(NotControllerError):
             await second.session.commit(put(b"k", b"2", controller=True))
-        first.client.cut = True  # So that it doesn't hear of its deposition.
+        first.client.cut = True  # So that the deposition does not reach it.
         await world.store.transact([], [Delete(PREFIX + keys.CONTROLLER)])
         await world.until(lambda: second.session.is_controller)
         assert first.session.is_controller, "as far as it knows"
@@ -205,7 +207,7 @@ def test_controller_writes_carry_the_controllers_fence() -> None:
 
 
 def test_a_conflict_stops_a_plan() -> None:
-    """Steps before the conflict were made, those after it weren't."""
+    """Steps before the conflict are applied, those after it are not."""
 
     async def scenario(world: World) -> None:
         session = (await world.started(1)).session
@@ -221,7 +223,7 @@ def test_a_conflict_stops_a_plan() -> None:
 
 @pytest.mark.parametrize("how", ["lost", "unanswered"])
 def test_a_lost_answer_is_looked_up(how: str) -> None:
-    """Whether the transaction was made or not, in the end it was made once, and the revision is that of the change."""
+    """Whether or not the transaction was applied the first time, in the end it is applied once, with the revision of the change."""
 
     async def scenario(world: World) -> None:
         broker = await world.started(1)
@@ -237,7 +239,7 @@ def test_a_lost_answer_is_looked_up(how: str) -> None:
 
 
 def test_a_lost_answer_may_hide_a_conflict() -> None:
-    """Somebody else's value is not taken for the effect of our lost transaction."""
+    """Another writer's value is not taken for the effect of our lost transaction."""
 
     async def scenario(world: World) -> None:
         broker = await world.started(1)
@@ -251,7 +253,7 @@ def test_a_lost_answer_may_hide_a_conflict() -> None:
 
 
 def test_what_cannot_be_looked_up_stays_ambiguous() -> None:
-    """Cut off after sending, the caller is told in bounded time that nobody knows."""
+    """If the connection is cut after sending, the caller gets an ambiguous result in bounded time."""
 
     async def scenario(world: World) -> None:
         broker = await world.started(1)
@@ -282,7 +284,7 @@ def test_what_was_not_sent_is_unavailable_at_once() -> None:
 
 @pytest.mark.parametrize("how", ["lost", "unanswered"])
 def test_an_unanswered_registration_is_adopted(how: str) -> None:
-    """The broker doesn't wait for its own lease to end, nor run with an epoch that isn't its registration's."""
+    """The broker does not wait for its own lease to end, and does not run with another registration's epoch."""
 
     async def scenario(world: World) -> None:
         broker = world.broker(1)
@@ -298,15 +300,15 @@ def test_an_unanswered_registration_is_adopted(how: str) -> None:
     play(scenario)
 
 
-def test_a_broker_fences_itself_before_the_store_gives_it_up() -> None:
-    """Cut off from the store: it is fenced while its key still stands, and registers anew with a higher epoch when it is back."""
+def test_a_broker_fences_itself_before_its_lease_ends_in_the_store() -> None:
+    """Cut off from the store: it is fenced while its key still exists, and registers again with a higher epoch when it reconnects."""
 
     async def scenario(world: World) -> None:
         first, second = await world.started(1), await world.started(2)
         epoch = first.session.broker_epoch
         first.client.cut = True
         until_fenced = await world.until(lambda: first.session.is_fenced)
-        assert 1 in second.session.image.brokers, "the others still take it for alive"
+        assert 1 in second.session.image.brokers, "the others still see it as live"
         assert until_fenced <= TIME_TO_LIVE_MS * 0.8 + 10
         until_gone = until_fenced + await world.until(lambda: 1 not in second.session.image.brokers)
         assert TIME_TO_LIVE_MS - SETTINGS.keep_alive_ms - 10 <= until_gone <= TIME_TO_LIVE_MS + local.GRACE_MS + 10
@@ -322,7 +324,7 @@ def test_a_broker_fences_itself_before_the_store_gives_it_up() -> None:
 
 
 def test_a_lease_that_the_store_lost_is_noticed_at_once() -> None:
-    """The watch tells it before the next keep-alive would: fenced at once, registered anew soon."""
+    """The watch reports it before the next keep-alive would: the broker is fenced at once, and registers again soon."""
 
     async def scenario(world: World) -> None:
         broker = await world.started(1)
@@ -339,17 +341,14 @@ def test_a_lease_that_the_store_lost_is_noticed_at_once() -> None:
     play(scenario)
 
 
-def test_an_id_that_is_in_use_is_refused_in_the_end() -> None:
-    """The second broker with an id waits for the first one's lease to end, which it doesn't, and gives up."""
+def test_an_id_that_is_in_use_is_refused_after_a_while() -> None:
+    """The second broker with an id waits for the end of the first one's lease, which does not end, and stops."""
 
     async def scenario(world: World) -> None:
         first = await world.started(1)
         first_client, epoch = first.client, first.session.broker_epoch
         second = MetadataSession(
-            store=first_client,
-            clock=world.clock,
-            tasks=TaskRegistry(lambda *_: None),
-            random=world.loop.random,
+            SessionPorts(store=first_client, clock=world.clock, tasks=TaskRegistry(lambda *_: None), random=world.loop.random),
             broker_id=1,
             settings=SETTINGS,
         )
@@ -363,7 +362,7 @@ def test_an_id_that_is_in_use_is_refused_in_the_end() -> None:
 
 
 def test_a_killed_brokers_successor_waits_for_its_lease() -> None:
-    """On a store that outlives the broker, the restarted process registers when the old lease is over, by itself."""
+    """On a store that survives the broker, the restarted process registers when the old lease has ended."""
 
     async def scenario(world: World) -> None:
         first = await world.started(1)
@@ -378,7 +377,7 @@ def test_a_killed_brokers_successor_waits_for_its_lease() -> None:
 
 
 def test_a_clean_stop_frees_the_id_at_once() -> None:
-    """Closing ends the lease: the others see the broker go, and the next process doesn't wait."""
+    """Closing ends the lease: the others see the broker leave, and the next process doesn't wait."""
 
     async def scenario(world: World) -> None:
         first, second = await world.started(1), await world.started(2)
@@ -398,8 +397,8 @@ def test_a_clean_stop_frees_the_id_at_once() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_one_of_three_is_controller_and_another_follows(seed: int) -> None:
-    """Brokers that start together agree on one controller; when it dies one of the rest takes over, in the next controller epoch."""
+def test_one_of_three_is_controller_and_another_succeeds_it(seed: int) -> None:
+    """Brokers that start together agree on one controller; when it fails another takes over, in the next controller epoch."""
 
     async def scenario(world: World) -> None:
         brokers = {broker_id: world.broker(broker_id) for broker_id in (1, 2, 3)}
@@ -415,8 +414,8 @@ def test_one_of_three_is_controller_and_another_follows(seed: int) -> None:
     play(scenario, seed)
 
 
-def test_the_controller_reconciles_until_all_is_well() -> None:
-    """What `reconcile` wants is done before `start` returns, and again when brokers come and go; a conflict is not the end."""
+def test_the_controller_reconciles_until_nothing_is_left_to_do() -> None:
+    """The changes of `reconcile` are made before `start` returns, and again when brokers join and leave; a conflict does not end it."""
 
     async def scenario(world: World) -> None:
         asked: list[MetadataImage] = []
@@ -446,7 +445,7 @@ def test_the_controller_reconciles_until_all_is_well() -> None:
     play(scenario)
 
 
-def test_producer_ids_are_never_given_twice() -> None:
+def test_producer_ids_are_never_assigned_twice() -> None:
     """Blocks of a thousand from 0, by several brokers at once, also when answers are lost."""
 
     async def scenario(world: World) -> None:
@@ -464,13 +463,13 @@ def test_producer_ids_are_never_given_twice() -> None:
 
 
 def test_a_gap_in_the_watch_is_filled_by_reading_everything() -> None:
-    """A session that was too slow reads the range anew: the image jumps, the delta is the difference, and waits come true."""
+    """A session that was too slow reads the range again: the image jumps, the delta is the difference, and waits end."""
 
     async def scenario(world: World) -> None:
         broker = await world.started(1)
         second = await world.started(2)
         broker.client.cut = True
-        await world.store.transact([], [Put(PREFIX + b"first", b"")])  # Is in its hands when the way is cut.
+        await world.store.transact([], [Put(PREFIX + b"first", b"")])  # The session has it already when the connection is cut.
         for number in range(2 * HISTORY_REVISIONS + 10):
             await asyncio.gather(*(world.store.transact([], [Put(PREFIX + b"k", b"%d" % number)]) for _ in range(1)))
         revision = await second.session.commit(put(b"last", b""))
@@ -483,8 +482,8 @@ def test_a_gap_in_the_watch_is_filled_by_reading_everything() -> None:
     play(scenario)
 
 
-def test_a_store_that_went_back_stops_the_broker() -> None:
-    """A restored backup is not followed: revisions that meant one thing would come to mean another."""
+def test_a_store_that_was_restored_from_a_backup_stops_the_broker() -> None:
+    """A restored backup is not followed: the same revisions would have other contents."""
 
     async def scenario(world: World) -> None:
         broker = await world.started(1)

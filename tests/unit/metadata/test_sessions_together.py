@@ -1,4 +1,4 @@
-"""Several brokers' sessions on one store: what each tells of itself, how old an image may be, and what never happens under faults."""
+"""Several brokers' sessions on one store: what each publishes, the age of an image, and invariants under faults."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from lowtide.metadata import keys
 from lowtide.metadata.changes import ChangePlan, Step
 from lowtide.metadata.errors import SessionError
 from lowtide.metadata.image import MetadataImage
+from lowtide.metadata.image_change import load_image
 from lowtide.metadata.memory import MemoryClient, MemoryDisk, MemoryStore
 from lowtide.metadata.records import Listener
 from lowtide.metadata.registration import BrokerRegistration
-from lowtide.metadata.session import MetadataSession, SessionSettings
+from lowtide.metadata.session import MetadataSession, SessionPorts, SessionSettings
 from lowtide.metadata.store import Batch, MetadataStoreError, Put, Revision, UnavailableError
 from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.random import Random
@@ -30,13 +31,13 @@ TOPIC = b"T" * 16
 
 
 class Client(MemoryClient):
-    """One broker's way to the store, whose watch can lag or be silent while all else works."""
+    """One broker's connection to the store, whose watch can lag or be silent while all other calls work."""
 
     watch_lag_s = 0.0
     silent = False
     watches = 0
     dead_watches = 0
-    """How many of the first watches say nothing any more."""
+    """The number of first watches that deliver nothing more."""
 
     async def watch(self, prefix: bytes, start_revision: Revision) -> AsyncGenerator[Batch, None]:
         self.watches += 1
@@ -58,10 +59,12 @@ class Broker:
         self.failures: list[BaseException] = []
         self.revisions: list[int] = []
         self.session = MetadataSession(
-            store=self.client,
-            clock=world.clock,
-            tasks=TaskRegistry(lambda _name, error: self.failures.append(error)),
-            random=Random(world.loop.random.getrandbits(32)),
+            SessionPorts(
+                store=self.client,
+                clock=world.clock,
+                tasks=TaskRegistry(lambda _name, error: self.failures.append(error)),
+                random=Random(world.loop.random.getrandbits(32)),
+            ),
             broker_id=broker_id,
             settings=SessionSettings(
                 time_to_live_ms=TIME_TO_LIVE_MS, keep_alive_ms=KEEP_ALIVE_MS, registration_timeout_ms=60_000, image_age_ms=IMAGE_AGE_MS
@@ -91,7 +94,7 @@ class World:
         return self.brokers[-1]
 
     def truth(self) -> MetadataImage:
-        return MetadataImage.load(self.disk.keys.values(), self.disk.revision, prefix=PREFIX)
+        return load_image(self.disk.keys.values(), self.disk.revision, prefix=PREFIX)
 
     async def until(self, condition: Callable[[], bool]) -> int:
         begun = self.clock.monotonic_ms()
@@ -108,7 +111,7 @@ def put(key: bytes, value: bytes) -> ChangePlan:
     return ChangePlan((Step((Put(key, value),)),), needs_controller=False)
 
 
-def test_a_wish_to_stop_is_seen_by_all_and_ends_with_the_registration() -> None:
+def test_a_wish_to_stop_is_visible_to_all_and_ends_with_the_registration() -> None:
     async def scenario(world: World) -> None:
         first, second = await world.started(1), await world.started(2)
         first.session.begin_controlled_shutdown()
@@ -123,8 +126,8 @@ def test_a_wish_to_stop_is_seen_by_all_and_ends_with_the_registration() -> None:
     play(scenario)
 
 
-def test_a_wish_to_stop_outlives_a_lost_lease() -> None:
-    """Whoever registers anew while it is about to stop must be given nothing."""
+def test_a_wish_to_stop_survives_a_lost_lease() -> None:
+    """A broker that registers again while it is stopping must receive no leadership."""
 
     async def scenario(world: World) -> None:
         first, second = await world.started(1), await world.started(2)
@@ -141,7 +144,7 @@ def test_a_wish_to_stop_outlives_a_lost_lease() -> None:
 
 
 @pytest.mark.parametrize("how", ["", "unavailable", "lost", "unanswered"])
-def test_offline_replicas_are_told_whatever_is_lost_on_the_way(how: str) -> None:
+def test_offline_replicas_are_published_whatever_message_is_lost(how: str) -> None:
     async def scenario(world: World) -> None:
         first, second = await world.started(1), await world.started(2)
         if how:
@@ -162,7 +165,7 @@ def test_offline_replicas_are_told_whatever_is_lost_on_the_way(how: str) -> None
     play(scenario)
 
 
-def test_what_is_offline_at_a_start_is_told_with_the_registration() -> None:
+def test_what_is_offline_at_a_start_is_published_with_the_registration() -> None:
     async def scenario(world: World) -> None:
         second = await world.started(2)
         shown: list[bool] = []
@@ -176,12 +179,12 @@ def test_what_is_offline_at_a_start_is_told_with_the_registration() -> None:
     play(scenario)
 
 
-def test_an_image_that_lags_fences_its_broker_though_the_lease_lives() -> None:
-    """The store answers and the lease is renewed, but the watch shows nothing: what others decided can't be known here."""
+def test_an_image_that_lags_fences_its_broker_though_the_lease_is_renewed() -> None:
+    """The store answers and the lease is renewed, but the watch delivers nothing: the broker cannot know the decisions of others."""
 
     async def scenario(world: World) -> None:
         first, second = await world.started(1), await world.started(2)
-        await asyncio.sleep(5)  # Until both have written what they have seen of each other (witnesses).
+        await asyncio.sleep(5)  # Until both have written what they have read of each other (witnesses).
         assert first.session.image.revision == world.disk.revision
         first.client.silent = True
         reads = first.session._follower.read
@@ -193,7 +196,7 @@ def test_an_image_that_lags_fences_its_broker_though_the_lease_lives() -> None:
 
         first.session._follower.read = no_read  # type: ignore[method-assign]
         assert await world.until(lambda: first.session.is_fenced or world.clock.monotonic_ms() > 20_000) > 0
-        assert not first.session.is_fenced, "nothing has changed that it doesn't know"
+        assert not first.session.is_fenced, "it has all changes"
         await second.session.commit(put(b"anything", b"new"))
         written_ms = world.clock.monotonic_ms()
         await world.until(lambda: first.session.is_fenced)
@@ -208,8 +211,8 @@ def test_an_image_that_lags_fences_its_broker_though_the_lease_lives() -> None:
     play(scenario)
 
 
-def test_a_watch_that_has_become_silent_is_begun_anew() -> None:
-    """Everything is read, before the image is too old, and the new watch goes on from there."""
+def test_a_watch_that_has_become_silent_is_restarted() -> None:
+    """Everything is read before the image is too old, and the new watch continues from there."""
 
     async def scenario(world: World) -> None:
         first, second = await world.started(1), await world.started(2)
@@ -225,8 +228,8 @@ def test_a_watch_that_has_become_silent_is_begun_anew() -> None:
     play(scenario)
 
 
-def test_writers_beside_the_prefix_cost_no_fence() -> None:
-    """Revisions that change nothing of ours are never shown by the watch; the image is as young as the store all the same."""
+def test_writers_beside_the_prefix_cause_no_fence() -> None:
+    """The watch delivers no revision that changes only other keys; the image is as current as the store anyway."""
 
     async def scenario(world: World) -> None:
         first = await world.started(1)
@@ -257,7 +260,7 @@ async def disturb(world: World, brokers: dict[int, Broker], random: Random) -> N
         if pair is not None:
             broker.client.cut = False
             await world.until(lambda broker=broker: not broker.session.is_fenced)
-            broker.session._set_epoch(0)  # Told at the same moment: early ends of leases are looked for elsewhere.
+            broker.session.registration.set_epoch(0)  # At the same moment: other tests cover early ends of leases.
             broker.session._lease.lost.set()
             await world.store.lease_revoke(pair.lease)
     else:
@@ -269,10 +272,10 @@ async def disturb(world: World, brokers: dict[int, Broker], random: Random) -> N
 
 @pytest.mark.parametrize("seed", range(12))
 def test_sessions_under_faults(seed: int) -> None:
-    """Links that are cut, answers that are lost, watches that lag, brokers that die and return.
+    """Links are cut, answers are lost, watches lag, brokers fail and return.
 
-    At every moment: an unfenced session has the registration that the store has; there is one controller; what a session wrote it wrote
-    while the store had its registration; an image never goes back. In the end everybody sees the same.
+    At every moment: an unfenced session has the registration that the store has; there is one controller; each write of a session happens
+    while the store has its registration; an image never goes back. In the end all brokers have the same image.
     """
 
     async def scenario(world: World) -> None:
@@ -284,7 +287,7 @@ def test_sessions_under_faults(seed: int) -> None:
             for number, broker in brokers.items():
                 session = broker.session
                 if not session.is_fenced:
-                    assert truth.broker_epoch(number) == session.broker_epoch, "the store has given up one that acts"
+                    assert truth.broker_epoch(number) == session.broker_epoch, "the store ended the registration of a broker that acts"
 
         async def watch_invariants() -> None:
             while True:

@@ -1,4 +1,4 @@
-"""A store that several brokers of a process share: open while somebody has a share, and silent to those who left."""
+"""A store that several brokers of a process share: open while any broker has a share, and silent to brokers that left."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def refuses(share: StoreShare) -> None:
         await share.get(b"k")
 
 
-def test_those_who_come_together_open_it_once_and_see_what_the_others_write() -> None:
+def test_concurrent_users_open_it_once_and_see_each_others_writes() -> None:
     async def scenario(world: World) -> None:
         one, two = await asyncio.gather(world.shared.join(), world.shared.join())
         assert world.opened == 1
@@ -57,7 +57,7 @@ def test_those_who_come_together_open_it_once_and_see_what_the_others_write() ->
     play(scenario)
 
 
-def test_it_is_closed_when_the_last_has_left_and_opened_anew_for_the_next() -> None:
+def test_it_is_closed_when_the_last_has_left_and_opened_again_for_the_next() -> None:
     async def scenario(world: World) -> None:
         one, two = await world.shared.join(), await world.shared.join()
         await one.close()
@@ -73,7 +73,7 @@ def test_it_is_closed_when_the_last_has_left_and_opened_anew_for_the_next() -> N
     play(scenario)
 
 
-def test_somebody_who_joins_while_the_last_leaves_gets_a_store_that_is_open() -> None:
+def test_a_user_that_joins_while_the_last_leaves_gets_a_store_that_is_open() -> None:
     async def scenario(world: World) -> None:
         one = await world.shared.join()
         _, two = await asyncio.gather(one.close(), world.shared.join())
@@ -95,7 +95,7 @@ def test_a_store_that_cannot_be_opened_is_tried_again_by_the_next() -> None:
     play(scenario)
 
 
-def test_the_lease_of_one_who_left_without_ending_it_runs_out() -> None:
+def test_the_lease_of_a_user_that_left_without_ending_it_expires() -> None:
     async def scenario(world: World) -> None:
         one, two = await world.shared.join(), await world.shared.join()
         lease = await one.lease_grant(1000)

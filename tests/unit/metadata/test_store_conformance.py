@@ -1,4 +1,4 @@
-"""What every metadata store promises, checked on each engine: the sessions above must not be able to tell them apart."""
+"""What every metadata store promises, checked on each engine: sessions must not be able to distinguish them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
 
 
 def test_a_transaction_compares_before_it_writes(run: Run) -> None:
-    """Compare-and-swap: of two creators one wins, and the other reads who."""
+    """Compare-and-swap: of two creators one wins, and the other reads its value."""
 
     async def scenario(machine: Machine) -> None:
         store = await machine.open()
@@ -76,7 +76,7 @@ def test_a_transaction_compares_before_it_writes(run: Run) -> None:
     ],
 )
 def test_comparisons(run: Run, compare: Compare, *, holds: bool) -> None:
-    """Each field and operator means the same everywhere; a key that doesn't exist counts as 0."""
+    """Each field and operator has the same meaning on all engines; a missing key counts as 0."""
 
     async def scenario(machine: Machine) -> None:
         store = await machine.open()
@@ -90,7 +90,7 @@ def test_comparisons(run: Run, compare: Compare, *, holds: bool) -> None:
     run(scenario)
 
 
-def test_a_key_remembers_its_creation_until_it_is_deleted(run: Run) -> None:
+def test_a_key_keeps_its_create_revision_until_it_is_deleted(run: Run) -> None:
     """The create revision is an identity: it stays through changes, and is new after deletion."""
 
     async def scenario(machine: Machine) -> None:
@@ -108,7 +108,7 @@ def test_a_key_remembers_its_creation_until_it_is_deleted(run: Run) -> None:
 
 
 def test_operations_run_in_order_under_one_revision(run: Run) -> None:
-    """A Get sees what stood before it in the same transaction, and all changes share a revision."""
+    """A Get sees the operations before it in the same transaction, and all changes share a revision."""
 
     async def scenario(machine: Machine) -> None:
         store = await machine.open()
@@ -122,7 +122,7 @@ def test_operations_run_in_order_under_one_revision(run: Run) -> None:
 
 
 def test_what_changes_nothing_has_no_revision(run: Run) -> None:
-    """Reads, failed comparisons and deletions of nothing don't grow the revision."""
+    """Reads, failed comparisons and deletions of nothing do not raise the revision."""
 
     async def scenario(machine: Machine) -> None:
         store = await machine.open()
@@ -137,7 +137,7 @@ def test_what_changes_nothing_has_no_revision(run: Run) -> None:
 
 
 def test_a_range_is_ordered_and_of_one_revision(run: Run) -> None:
-    """Ranges are what images are loaded from: every key under the prefix, none beside it."""
+    """Images are loaded from ranges: they have every key under the prefix, and no other."""
 
     async def scenario(machine: Machine) -> None:
         store = await machine.open()
@@ -168,7 +168,7 @@ def test_concurrent_increments_all_count(run: Run) -> None:
 
 
 def test_a_watch_delivers_the_past_and_then_the_present(run: Run) -> None:
-    """From the start revision (inclusive) on, in order, without gap or repetition at the seam, other prefixes left out."""
+    """From the start revision (inclusive) on, in order, without gap or repetition between the two, and without other prefixes."""
 
     async def scenario(machine: Machine) -> None:
         store = await machine.open()
@@ -187,7 +187,7 @@ def test_a_watch_delivers_the_past_and_then_the_present(run: Run) -> None:
 
 
 def test_a_watch_waits_for_a_revision_to_come(run: Run) -> None:
-    """A watcher that is ahead of the store, as after a move to another server, must not get older batches."""
+    """A watcher that is ahead of the store, as after a move to another server, must not receive older batches."""
 
     async def scenario(machine: Machine) -> None:
         store = await machine.open()
@@ -201,8 +201,8 @@ def test_a_watch_waits_for_a_revision_to_come(run: Run) -> None:
     run(scenario)
 
 
-def test_a_watch_far_behind_is_told_so(run: Run) -> None:
-    """Never a silent gap: what is no longer kept is an error, and the range still has the present."""
+def test_a_watch_far_behind_gets_an_error(run: Run) -> None:
+    """There is never a silent gap: a discarded revision is an error, and the range still has the current state."""
 
     async def scenario(machine: Machine) -> None:
         store = await machine.open()
@@ -215,8 +215,8 @@ def test_a_watch_far_behind_is_told_so(run: Run) -> None:
     run(scenario)
 
 
-def test_a_lease_lives_while_it_is_kept_alive_and_takes_its_keys_along(run: Run) -> None:
-    """The heart of liveness: renewed for longer than its time it stays, left alone it ends, all its keys in one revision."""
+def test_a_lease_lasts_while_it_is_kept_alive_and_its_keys_end_with_it(run: Run) -> None:
+    """Liveness relies on this: with renewals it lasts longer than its time, without them it ends, with all its keys in one revision."""
 
     async def scenario(machine: Machine) -> None:
         store = await machine.open()
@@ -240,7 +240,7 @@ def test_a_lease_lives_while_it_is_kept_alive_and_takes_its_keys_along(run: Run)
 
 
 def test_a_revoked_lease_is_gone_at_once(run: Run) -> None:
-    """A broker that stops cleanly is not waited for. A put that is on its way when the lease ends goes with it."""
+    """A broker that stops cleanly is not waited for. A put that is under way when the lease ends is deleted with it."""
 
     async def scenario(machine: Machine) -> None:
         store = await machine.open()
@@ -250,7 +250,7 @@ def test_a_revoked_lease_is_gone_at_once(run: Run) -> None:
         on_its_way = asyncio.ensure_future(put(store, Put(b"k", b"1", lease)))
         await asyncio.sleep(0)
         await store.lease_revoke(lease)
-        with suppress(LeaseGoneError):  # In etcd it may also come second.
+        with suppress(LeaseGoneError):  # In etcd it may also be the second.
             await on_its_way
         assert await store.get(b"k") is None
         await store.lease_revoke(lease)
@@ -261,8 +261,8 @@ def test_a_revoked_lease_is_gone_at_once(run: Run) -> None:
     run(scenario)
 
 
-def test_a_key_leaves_its_lease_when_it_is_put_without(run: Run) -> None:
-    """The lease that counts is that of the last put."""
+def test_a_key_is_detached_from_its_lease_by_a_put_without(run: Run) -> None:
+    """The lease of the last put counts."""
 
     async def scenario(machine: Machine) -> None:
         store = await machine.open()
@@ -277,10 +277,10 @@ def test_a_key_leaves_its_lease_when_it_is_put_without(run: Run) -> None:
     run(scenario)
 
 
-def test_the_next_life_has_all_but_the_leased_keys(run: Run) -> None:
-    """After a restart the state and its revisions are as they were; leases of the earlier life are gone in one revision, for good.
+def test_the_next_process_has_all_but_the_leased_keys(run: Run) -> None:
+    """After a restart the state and its revisions are the same; leases of the earlier process end in one revision, permanently.
 
-    A store with a server lives on instead, and the leases with it.
+    A store with a server keeps running instead, with its leases.
     """
 
     async def scenario(machine: Machine) -> None:
@@ -295,7 +295,7 @@ def test_the_next_life_has_all_but_the_leased_keys(run: Run) -> None:
             assert [pair.key for pair in (await store.range(b""))[0]] == [b"a", b"b", b"c"]
             return
         assert await store.range(b"") == ([KeyValue(b"c", b"4", 1, 2)], 3)
-        assert await store.lease_grant(60_000) > lease, "a lease id is never given twice"
+        assert await store.lease_grant(60_000) > lease, "a lease id is never assigned twice"
         with pytest.raises(LeaseGoneError):
             await store.lease_keep_alive(lease)
         assert (await put(store, Put(b"a", b"5"))).revision == 4
@@ -304,7 +304,7 @@ def test_the_next_life_has_all_but_the_leased_keys(run: Run) -> None:
 
 
 def test_a_closed_store_refuses_everything(run: Run) -> None:
-    """Also what waits in a watch: a session that outlives its store must not hang."""
+    """This includes a waiting watch: a session must not hang after its store is closed."""
 
     async def scenario(machine: Machine) -> None:
         store = await machine.open()
@@ -322,7 +322,7 @@ def test_a_closed_store_refuses_everything(run: Run) -> None:
 
 
 def test_a_transaction_that_etcd_would_refuse_is_our_bug(run: Run) -> None:
-    """Too many operations, and a key written twice, are found on every engine."""
+    """Too many operations, and a key written twice, are detected on every engine."""
 
     async def scenario(machine: Machine) -> None:
         store = await machine.open()
@@ -335,8 +335,8 @@ def test_a_transaction_that_etcd_would_refuse_is_our_bug(run: Run) -> None:
     run(scenario)
 
 
-def test_a_transaction_at_the_limits_is_taken(run: Run) -> None:
-    """As many comparisons and operations as may be, and as many bytes: no engine refuses what the check lets through."""
+def test_a_transaction_at_the_limits_is_accepted(run: Run) -> None:
+    """With the maximum of comparisons, operations and bytes: no engine refuses what the check accepts."""
 
     async def scenario(machine: Machine) -> None:
         store = await machine.open()
@@ -360,8 +360,8 @@ def test_a_transaction_at_the_limits_is_taken(run: Run) -> None:
     run(scenario)
 
 
-def test_a_long_range_and_a_wide_revision_come_whole(run: Run) -> None:
-    """However the engine cuts them: more keys than one page, and revisions that are too long for one message of a watch."""
+def test_a_long_range_and_a_wide_revision_arrive_whole(run: Run) -> None:
+    """The engine may split them: more keys than one page, and revisions that are too long for one message of a watch."""
 
     async def scenario(machine: Machine) -> None:
         store = await machine.open()
@@ -381,7 +381,7 @@ def test_a_long_range_and_a_wide_revision_come_whole(run: Run) -> None:
 
 
 def test_the_stores_revision(run: Run) -> None:
-    """That of the last change, whatever it was: reads, conflicts and leases leave it alone."""
+    """It is the revision of the last change of any kind: reads, conflicts and leases do not raise it."""
 
     async def scenario(machine: Machine) -> None:
         store = await machine.open()
@@ -403,7 +403,7 @@ def test_the_stores_revision(run: Run) -> None:
 
 
 def test_expiry_and_registration_race_in_order(run: Run) -> None:
-    """Whoever waits for a lease to end sees its key gone, never both registrations at once."""
+    """A watcher of a lease's end sees its key deleted, never both registrations at once."""
 
     async def scenario(machine: Machine) -> None:
         store = await machine.open()

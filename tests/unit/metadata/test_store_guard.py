@@ -1,4 +1,4 @@
-"""A store that was put back is acted upon by nobody: sessions on a simulated store that is restored while they are down, away or up."""
+"""No broker acts on a store that was restored from a backup: sessions on a simulated store, restored while they are down, cut off or up."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lowtide.metadata.errors import FencedError, InconsistentClusterError, Store
 from lowtide.metadata.metadata_copy import MetadataCopy
 from lowtide.metadata.records import HistoryRecord, Listener, decode, encode
 from lowtide.metadata.registration import BrokerRegistration
-from lowtide.metadata.session import MetadataSession, SessionSettings
+from lowtide.metadata.session import MetadataSession, SessionPorts, SessionSettings
 from lowtide.metadata.store import Delete, Put
 from lowtide.metadata.store_guard import SURPLUS_MARGIN, least_surplus
 from lowtide.runtime.clock import SimulatedClock
@@ -40,7 +40,9 @@ class World:
         link = StoreLink(self.shared, Random(broker_id), Counter())
         settings = SessionSettings(time_to_live_ms=1000, keep_alive_ms=200, registration_timeout_ms=5000, image_age_ms=1200)
         clock = SimulatedClock(self.loop)
-        return MetadataSession(store=link, clock=clock, tasks=self.tasks, random=Random(broker_id), broker_id=broker_id, settings=settings)
+        return MetadataSession(
+            SessionPorts(store=link, clock=clock, tasks=self.tasks, random=Random(broker_id)), broker_id=broker_id, settings=settings
+        )
 
     async def started(self, broker_id: int = 1, remembered: dict[str, MetadataCopy] | None = None) -> MetadataSession:
         session = self.session(broker_id)
@@ -94,8 +96,8 @@ def test_directories_that_have_seen_more_refuse_the_store_and_suspend_it_for_all
     play(scenario)
 
 
-def test_a_store_that_was_pushed_past_what_a_directory_remembers_is_refused_all_the_same() -> None:
-    """Another broker, which was away, has started on it first; its files were put back, so that broker couldn't see it."""
+def test_a_store_that_was_pushed_past_the_revision_of_a_directory_is_refused_anyway() -> None:
+    """Another broker started on it first; its files were restored too, so that broker could not detect it."""
 
     async def scenario(world: World) -> None:
         session = await world.started()
@@ -118,7 +120,7 @@ def test_a_store_that_was_pushed_past_what_a_directory_remembers_is_refused_all_
     play(scenario)
 
 
-def test_a_broker_without_memory_sees_that_the_store_was_restored_from_a_snapshot() -> None:
+def test_a_broker_without_a_copy_detects_that_the_store_was_restored_from_a_snapshot() -> None:
     async def scenario(world: World) -> None:
         session = await world.started()
         snapshot = world.shared.snapshot()
@@ -133,8 +135,8 @@ def test_a_broker_without_memory_sees_that_the_store_was_restored_from_a_snapsho
     play(scenario)
 
 
-def test_a_store_that_is_as_it_was_is_refused_by_nobody() -> None:
-    """Nor one of which a directory knows less."""
+def test_a_store_that_is_unchanged_is_not_refused() -> None:
+    """A store that is ahead of a directory is not refused either."""
 
     async def scenario(world: World) -> None:
         session = await world.started()
@@ -149,7 +151,7 @@ def test_a_store_that_is_as_it_was_is_refused_by_nobody() -> None:
 
 
 @pytest.mark.parametrize("copied", [False, True])
-def test_a_running_broker_acts_no_more_once_the_store_is_back(copied: bool) -> None:  # noqa: FBT001
+def test_a_running_broker_stops_acting_once_the_store_is_restored(copied: bool) -> None:  # noqa: FBT001
     async def scenario(world: World) -> None:
         session = await world.started()
         idle = await world.started(2)
@@ -173,7 +175,7 @@ def test_a_running_broker_acts_no_more_once_the_store_is_back(copied: bool) -> N
     play(scenario)
 
 
-def test_another_history_is_refused_but_by_directories_that_the_recovery_knew_of() -> None:
+def test_another_history_is_refused_except_by_directories_of_the_recovery() -> None:
     async def scenario(world: World) -> None:
         session = await world.started()
         copy = copy_of(session)
@@ -193,7 +195,7 @@ def test_another_history_is_refused_but_by_directories_that_the_recovery_knew_of
     play(scenario)
 
 
-def test_a_recovery_stops_who_runs() -> None:
+def test_a_recovery_stops_running_brokers() -> None:
     async def scenario(world: World) -> None:
         session = await world.started()
         await world.put(keys.HISTORY, encode(HistoryRecord("other")))
@@ -206,13 +208,13 @@ def test_a_recovery_stops_who_runs() -> None:
 
 
 def test_a_store_that_was_restored_before_it_was_used_is_no_reason() -> None:
-    """What is measured may be a little too large; it never falls by more than that."""
+    """The measured value may be slightly too large; it never falls by more than that."""
     assert least_surplus(None) == least_surplus(3) == least_surplus(1_000_000) == 0
     assert least_surplus(-50_000) == -50_000 - SURPLUS_MARGIN
 
 
 @pytest.mark.parametrize("cluster_id", [None, "cluster"])
-def test_an_empty_store_is_refused_by_a_directory_that_remembers_another(cluster_id: str | None) -> None:
+def test_an_empty_store_is_refused_by_a_directory_that_has_another_history(cluster_id: str | None) -> None:
     """Nothing is written to it: neither the cluster's id, which an empty store lacks, nor a history."""
 
     async def scenario(world: World) -> None:

@@ -1,4 +1,4 @@
-"""What counts as lost when a range is read: not what one broker hasn't heard of yet."""
+"""Data loss when a range is read: a partition that one broker does not know yet is not lost."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from lowtide.pipeline.cluster import Cluster, MissingTopicsError
 from lowtide.pipeline.fetching import DataLossError, FetchSettings, PlannedRange, RangeReader
 from lowtide.pipeline.leaders import Leader, Topic
 from lowtide.pipeline.ranges import OffsetRange
+from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
-from lowtide.protocol.records import build_batch
 from lowtide.protocol.types import ZERO_TOPIC_ID, TopicPartition
 
 PLACE = TopicPartition("t", 0)
@@ -19,7 +19,7 @@ ROWS = [(1000, None, b"v", ())]
 
 
 class LateCluster(Cluster):
-    """Its brokers don't know the topic the first `unknown` times; then one of them has a record. It has no sockets."""
+    """Its brokers do not know the topic in the first `unknown` requests; then one has a record. It has no sockets."""
 
     def __init__(self, unknown: int) -> None:
         super().__init__(ClientSettings.of({"bootstrap.servers": "b:1", "retry.backoff.ms": "1", "retry.backoff.max.ms": "1"}))
@@ -45,7 +45,7 @@ def rows(cluster: Cluster, **settings: object) -> int:
     return sum(columns.row_count for columns in RangeReader(cluster, FetchSettings(**settings), planned).columns())
 
 
-def test_a_partition_that_a_broker_has_not_heard_of_is_asked_for_again():
+def test_a_partition_that_a_broker_does_not_know_is_requested_again():
     cluster = LateCluster(unknown=3)
     assert rows(cluster) == 1
     assert cluster.unknown == 0

@@ -1,4 +1,4 @@
-"""What brokers say of leaders is put together, though some say what is older than what was heard already."""
+"""Metadata of several brokers is merged, although some responses are older than known ones."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ def learned(*answers: MetadataResponse) -> Leaders:
     return leaders
 
 
-def test_a_leader_of_an_older_epoch_is_passed_over():
+def test_a_leader_of_an_older_epoch_is_ignored():
     leaders = learned(answer((2, 5)), answer((1, 4)))
     assert leaders.of(PLACE) == (2, 5)
     leaders.learn(answer((3, 6)))
     assert leaders.of(PLACE) == (3, 6)
 
 
-def test_a_partition_that_a_broker_has_not_heard_of_stays_known():
+def test_a_partition_that_a_broker_does_not_know_stays_known():
     assert learned(answer((1, 0), (2, 0)), answer((1, 0))).partition_count("t") == 2
 
 
-def test_a_topic_that_was_made_anew_takes_the_place_of_the_old_one():
+def test_a_re_created_topic_replaces_the_old_one():
     leaders = learned(answer((2, 5), (2, 5)), answer((1, 0), topic_id=OTHER_ID))
     assert (leaders.of(PLACE), leaders.partition_count("t")) == ((1, 0), 1)
 
@@ -59,7 +59,7 @@ def test_a_partition_whose_leader_is_gone_or_out_of_reach_has_none():
     assert learned(answer((-1, 7), (-1, 7))).available("t") == [0, 1]
 
 
-def test_what_is_known_outlives_an_error_but_not_the_topic():
+def test_known_leaders_survive_an_error_but_not_the_topic():
     leaders = learned(answer((1, 0)), answer(error_code=ErrorCode.LEADER_NOT_AVAILABLE))
     assert leaders.of(PLACE) == (1, 0)
     assert leaders.problems == {"t": ErrorCode.LEADER_NOT_AVAILABLE}

@@ -1,4 +1,4 @@
-"""What a producer promises whatever brokers and networks do: nothing lost, nothing reordered, nothing doubled by its retries."""
+"""The guarantees of a producer on any network: no record is lost, reordered, or duplicated by retries."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import pytest
 
 from lowtide.pipeline.outbox import Answer, Limits, Outbox
 from lowtide.pipeline.partition_batches import PRODUCER_EPOCH_MAX, ProduceError, ProducerBatch
+from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.records import build_batch, check_crc, iterate_records, read_batch_header
+from lowtide.protocol.records import check_crc, iterate_records, read_batch_header
 from lowtide.protocol.types import TopicPartition
 
 PLACE = TopicPartition("orders", 0)
@@ -64,7 +65,7 @@ def test_sequences_follow_the_records_of_each_partition():
     assert identity(take_one(box)) == (7, 0, 3)
 
 
-def test_sequences_go_on_at_zero_behind_the_largest():
+def test_sequences_continue_at_zero_behind_the_largest():
     box = outbox()
     box.add(PLACE, batch_of(1), 1, 0)
     partition = box._partitions[PLACE]
@@ -75,7 +76,7 @@ def test_sequences_go_on_at_zero_behind_the_largest():
 
 
 def test_five_batches_of_a_partition_are_in_flight_and_no_more():
-    """A broker remembers five, and couldn't tell a sixth from a new one."""
+    """A broker remembers five, and could not distinguish a sixth from a new one."""
     box = outbox()
     for value in range(7):
         box.add(PLACE, batch_of(value), 1, 0)
@@ -85,20 +86,20 @@ def test_five_batches_of_a_partition_are_in_flight_and_no_more():
     assert values_of(take_one(box).records) == [5]
 
 
-def test_what_was_lost_is_sent_again_as_it_was_and_first():
+def test_lost_batches_are_sent_again_unchanged_and_first():
     box = outbox()
     for value in range(3):
         box.add(PLACE, batch_of(value), 1, 0)
     sent = [take_one(box) for _ in range(2)]
     box.on_lost(sent, "the connection closed", 0)
-    assert box.takes(1, LEADERS, 0) == [], "a wait comes before the next attempt"
+    assert box.takes(1, LEADERS, 0) == [], "a back-off comes before the next attempt"
     again = [take_one(box, 100) for _ in range(3)]
     assert [values_of(batch.records) for batch in again] == [[0], [1], [2]]
     assert [identity(batch) for batch in again] == [(7, 0, 0), (7, 0, 1), (7, 0, 2)]
 
 
 def test_nothing_is_sent_while_batches_behind_a_failed_one_are_in_flight():
-    """They would be appended before it, were the leader back in between."""
+    """They would be appended before it if the leader returned in between."""
     box = outbox()
     for value in range(3):
         box.add(PLACE, batch_of(value), 1, 0)
@@ -107,7 +108,7 @@ def test_nothing_is_sent_while_batches_behind_a_failed_one_are_in_flight():
     assert box.takes(1, LEADERS, 1000) == []
     box.on_answer(second, Answer(code=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), 0)
     again = [take_one(box, 1000) for _ in range(3)]
-    assert [identity(batch) for batch in again] == [(7, 0, 0), (7, 0, 1), (7, 0, 2)], "the epoch stays: the refusal was to be expected"
+    assert [identity(batch) for batch in again] == [(7, 0, 0), (7, 0, 1), (7, 0, 2)], "the epoch stays: the refusal was expected"
 
 
 def test_a_duplicate_is_a_success():
@@ -119,8 +120,8 @@ def test_a_duplicate_is_a_success():
 
 
 @pytest.mark.parametrize("code", [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID])
-def test_a_broker_that_forgot_the_producer_is_told_a_new_epoch(code):
-    """Only the partition begins anew, and from the batch that the broker doesn't take (KIP-360)."""
+def test_a_broker_that_forgot_the_producer_receives_a_new_epoch(code):
+    """Only this partition restarts its sequences, from the refused batch on (KIP-360)."""
     box = outbox()
     for value in range(3):
         box.add(PLACE, batch_of(value), 1, 0)
@@ -141,7 +142,7 @@ def test_an_unknown_producer_without_a_log_start_is_only_tried_again():
     assert identity(take_one(box, 1000)) == (7, 0, 0)
 
 
-def test_epochs_that_are_used_up_need_another_producer_id():
+def test_epochs_that_are_exhausted_need_another_producer_id():
     box = outbox()
     box.add(PLACE, batch_of(1), 1, 0)
     box._partitions[PLACE].producer_epoch = PRODUCER_EPOCH_MAX
@@ -177,7 +178,7 @@ def test_one_record_that_is_too_large_names_partition_size_and_key():
     assert error.value.place == PLACE
 
 
-def test_what_no_retry_heals_names_partition_and_code():
+def test_a_fatal_error_names_partition_and_code():
     box = outbox()
     box.add(PLACE, batch_of(1), 1, 0)
     answer = Answer(code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, message="may not write")
@@ -185,7 +186,7 @@ def test_what_no_retry_heals_names_partition_and_code():
         box.on_answer(take_one(box), answer, 0)
 
 
-def test_a_batch_that_nobody_acknowledges_ends_with_its_last_error():
+def test_a_batch_without_acknowledgement_ends_with_its_last_error():
     box = outbox(delivery_timeout_ms=5000)
     box.add(PLACE, batch_of(1), 1, 0)
     box.on_answer(take_one(box), Answer(code=ErrorCode.NOT_ENOUGH_REPLICAS), 0)
@@ -195,7 +196,7 @@ def test_a_batch_that_nobody_acknowledges_ends_with_its_last_error():
         box.check_deadlines(5000)
 
 
-def test_memory_is_bounded_and_a_large_batch_goes_alone():
+def test_memory_is_bounded_and_a_large_batch_is_sent_alone():
     box = outbox(memory_bytes=100)
     assert box.has_room(1000)
     box.add(PLACE, batch_of(1), 1, 0)
@@ -218,7 +219,7 @@ def test_only_the_leader_is_sent_to():
     assert box.takes(1, {}, 0) == []
 
 
-def test_failures_in_a_row_are_counted_until_one_batch_is_taken():
+def test_failures_in_a_row_are_counted_until_one_batch_is_accepted():
     box = outbox()
     box.add(PLACE, batch_of(1), 1, 0)
     for now_ms, rest in ((0, 100), (1000, 200), (2000, 400)):
@@ -230,7 +231,7 @@ def test_failures_in_a_row_are_counted_until_one_batch_is_taken():
     assert take_one(box, 3100)
 
 
-def test_a_code_that_no_table_has_ends_with_its_number():
+def test_an_unknown_code_ends_with_its_number():
     box = outbox()
     box.add(PLACE, batch_of(1), 1, 0)
     with pytest.raises(ProduceError, match=r"orders-0 refused a record .* with error 9999"):
@@ -247,8 +248,8 @@ def test_a_code_that_no_table_has_ends_with_its_number():
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ],
 )
-def test_what_a_leader_appended_and_did_not_acknowledge_gets_nothing_twice(code):
-    """It was stopped cleanly then, remembers the last batch only, and refuses the one before it, which it has."""
+def test_what_a_leader_appended_and_did_not_acknowledge_receives_nothing_twice(code):
+    """It was stopped cleanly, remembers only the last batch, and refuses the one before it, which it has."""
     box = outbox()
     for value in range(2):
         box.add(PLACE, batch_of(value), 1, 0)
@@ -260,8 +261,8 @@ def test_what_a_leader_appended_and_did_not_acknowledge_gets_nothing_twice(code)
     assert box.is_empty
 
 
-def test_a_batch_that_was_taken_before_an_earlier_one_says_nothing_of_it_afterwards_either():
-    """A leader that knows nothing of the producer took it; that it has the ones behind it doesn't mean that it has the first."""
+def test_a_batch_that_was_accepted_before_an_earlier_one_proves_nothing_about_it():
+    """A leader without state of the producer accepted it; that it has later batches does not prove that it has the first."""
     box = outbox()
     for value in range(3):
         box.add(PLACE, batch_of(value), 1, 0)
@@ -277,8 +278,8 @@ def test_a_batch_that_was_taken_before_an_earlier_one_says_nothing_of_it_afterwa
     assert (values_of(again.records), identity(again)) == ([0], (7, 1, 0))
 
 
-def test_a_restarted_broker_that_remembers_one_batch_only_gets_nothing_twice():
-    """It refuses what it has, but for the last: that it takes the last again says that it has those before."""
+def test_a_restarted_broker_that_remembers_only_one_batch_receives_nothing_twice():
+    """It refuses the batches that it has, except the last: if it accepts the last again, it has the earlier ones."""
     box = outbox()
     for value in range(5):
         box.add(PLACE, batch_of(value), 1, 0)
@@ -292,7 +293,7 @@ def test_a_restarted_broker_that_remembers_one_batch_only_gets_nothing_twice():
     assert (box.acknowledged_records, box.unacknowledged_bytes) == (5, 0)
 
 
-def test_what_may_be_there_is_asked_for_before_a_new_epoch():
+def test_batches_in_doubt_are_sent_again_before_a_new_epoch():
     """The first request after a loss may have no room for all of it."""
     box = outbox()
     for value in range(4):
@@ -306,8 +307,8 @@ def test_what_may_be_there_is_asked_for_before_a_new_epoch():
     assert [identity(take_one(box, 9000)) for _ in range(4)] == [(7, 1, number) for number in range(4)]
 
 
-def test_a_later_batch_that_is_taken_says_nothing_of_one_that_was_refused():
-    """A broker that doesn't know the producer takes any sequence: what it refused before isn't there."""
+def test_an_accepted_later_batch_proves_nothing_about_a_refused_one():
+    """A broker without state of the producer accepts any sequence: it does not have the batch that it refused."""
     box = outbox()
     for value in range(2):
         box.add(PLACE, batch_of(value), 1, 0)
@@ -318,7 +319,7 @@ def test_a_later_batch_that_is_taken_says_nothing_of_one_that_was_refused():
 
 
 class ModelBroker:
-    """One partition as brokers keep it: the last five batches of the producer, and what was appended."""
+    """One partition as in a broker: the last five batches of the producer, and the appended records."""
 
     def __init__(self) -> None:
         self.appended: list[int] = []
@@ -346,10 +347,10 @@ class ModelBroker:
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_whatever_fails_everything_is_appended_once_and_in_order(seed):
+def test_with_any_failures_everything_is_appended_once_and_in_order(seed):
     """Refusals, or restarts of the broker, with lost requests, lost answers and splits; each connection keeps its order.
 
-    Not both: a first batch that is refused for another reason, while a later one is taken, is in doubt, and then sent again.
+    Not both: a first batch that is refused for another reason, while a later one is taken, is in doubt, and is then sent again.
     """
     draw = random.Random(seed)
     has_restarts = seed % 2 == 1
@@ -369,7 +370,7 @@ def test_whatever_fails_everything_is_appended_once_and_in_order(seed):
         if pending and draw.random() < 0.6:
             fate = draw.random() if troubled else 1.0
             if has_restarts and fate < 0.05:
-                # A clean restart: what brokers keep of a producer then is its last batch.
+                # A clean restart: brokers then keep only the last batch of a producer.
                 broker.recent = deque(list(broker.recent)[-1:], maxlen=5)
             if fate < 0.1:
                 # The connection ends: the broker executed a prefix of what it was sent, and no answer arrives.
@@ -384,4 +385,4 @@ def test_whatever_fails_everything_is_appended_once_and_in_order(seed):
         now_ms += draw.randrange(0, 400)
         assert rounds < 3000
     assert broker.appended == expected
-    assert broker.epoch == 0, "nothing that happened here needs another epoch"
+    assert broker.epoch == 0, "no event here needs another epoch"

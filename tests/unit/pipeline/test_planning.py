@@ -11,7 +11,7 @@ from lowtide.protocol.types import TopicPartition
 
 
 class Cluster:
-    """It has a topic of a user's, and one in which brokers keep the offsets of groups."""
+    """It has a user's topic, and the topic of the groups' offsets."""
 
     topics = {"orders": Topic(b"i" * 16, {0: Leader(1, 0)}), "__consumer_offsets": Topic(b"j" * 16, {0: Leader(1, 0)}, is_internal=True)}
 
@@ -26,7 +26,7 @@ class Cluster:
     ("given", "topics"),
     [({"subscribePattern": ".*"}, ["orders"]), ({"subscribe": "__consumer_offsets"}, ["__consumer_offsets"])],
 )
-def test_a_pattern_finds_no_topic_of_the_brokers_own(given, topics):
+def test_a_pattern_finds_no_internal_topic(given, topics):
     """A stream that trims would delete the offsets of all groups."""
     planner = Planner(Cluster(), read_options({"kafka.bootstrap.servers": "b:1", **given}, is_stream=False))
     assert planner.select().partitions == tuple(TopicPartition(topic, 0) for topic in topics)

@@ -1,4 +1,4 @@
-"""A producer's settings: what Kafka's keys say, what they may not say, and what is told when they can't be."""
+"""A producer's settings: the meaning of Kafka's keys, refused values, and the messages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_defaults_are_those_of_kafkas_producer_where_they_matter():
     assert settings.unused_keys == ()
 
 
-def test_keys_are_taken_over():
+def test_keys_are_used():
     given = {
         "acks": "-1",
         "enable.idempotence": "TRUE",
@@ -46,14 +46,14 @@ def test_a_short_delivery_time_shortens_its_requests():
 
 
 def test_settings_are_values():
-    """Executors get them, and find the producer that they have for them."""
+    """Executors receive them, and use them as the key of their producer."""
     settings = ProducerSettings.of(SERVERS | {"ssl.truststore.location": "ca.pem", "security.protocol": "SSL"})
     again = pickle.loads(pickle.dumps(settings))
     assert again == settings
     assert hash(again) == hash(settings)
 
 
-def test_keys_without_a_meaning_are_kept_to_be_told():
+def test_keys_without_a_meaning_are_kept_for_a_warning():
     assert ProducerSettings.of(SERVERS | {"linger.ms": "5", "fetch.min.bytes": "1"}).unused_keys == ("fetch.min.bytes", "linger.ms")
 
 
@@ -73,6 +73,6 @@ def test_keys_without_a_meaning_are_kept_to_be_told():
         ),
     ],
 )
-def test_what_cannot_be_is_named(key, value, message):
+def test_an_impossible_value_is_named(key, value, message):
     with pytest.raises(SettingsError, match=message):
         ProducerSettings.of(SERVERS | {key: value})

@@ -1,4 +1,4 @@
-"""Positions as Spark's checkpoint has them, and how much of what there is goes into a batch and into its tasks."""
+"""Positions as Spark's checkpoint has them, and how records are divided into batches and tasks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T10 = TopicPartition("t", 10)
 
 
 def test_positions_are_written_as_sparks_kafka_source_writes_them_in_one_order():
-    """Spark compares them as text: another order would be a new batch."""
+    """Spark compares them as text: a different order would be a new batch."""
     assert json.dumps(positions_to_json({U0: 1, T10: 2, T1: 3})) == '{"t": {"1": 3, "10": 2}, "u": {"0": 1}}'
     assert positions_from_text('{"t":{"1":3,"10":2},"u":{"0":1},"@topicIds":{"t":"x"}}') == {U0: 1, T10: 2, T1: 3}
 
@@ -24,21 +24,21 @@ def test_positions_are_written_as_sparks_kafka_source_writes_them_in_one_order()
 @pytest.mark.parametrize(
     "text", ['{"t": 5}', '{"t": {"x": 5}}', '{"t": {"0": true}}', "[]", "no JSON", '{"t": {"0": "five"}}', '{"t": {"0": 1.5}}']
 )
-def test_what_is_no_position_is_refused(text):
+def test_an_invalid_position_is_refused(text):
     with pytest.raises(ValueError):
         positions_from_text(text)
     assert positions_from_json({}) == {}
 
 
-def test_a_limit_is_shared_in_proportion_and_starves_nobody():
+def test_a_limit_is_shared_in_proportion_and_starves_no_partition():
     start, latest = {T0: 0, T1: 0, U0: 7}, {T0: 1000, T1: 1, U0: 7}
     assert rate_limited(start, latest, 100) == {T0: 99, T1: 1, U0: 7}
     assert rate_limited(start, latest, 1001) == latest
     assert rate_limited(start, latest, 1) == {T0: 1, T1: 1, U0: 7}
 
 
-def test_a_partition_that_has_become_shorter_is_told_as_it_is():
-    """Whoever plans the batch sees an end before its start, and calls it a loss."""
+def test_a_partition_that_has_become_shorter_is_reported_unchanged():
+    """The planner of the batch detects an end before its start, and reports a loss."""
     assert rate_limited({T0: 10, T1: 0}, {T0: 3, T1: 100}, 50) == {T0: 3, T1: 50}
 
 

@@ -34,7 +34,7 @@ def test_zero_is_a_value_like_any_other():
 
 
 def test_names_may_have_any_capitals():
-    """Spark's own map has them in small letters by the time they are read."""
+    """Spark's own map has them in lower case when they are read."""
     assert options(stream=True, MAXOFFSETSPERTRIGGER="7", includeheaders="TRUE").offsets_per_trigger_max == 7
     assert wants_headers({"INCLUDEHEADERS": "True"})
 
@@ -70,7 +70,7 @@ def test_client_settings_come_from_kafkas_keys(caplog):
         ),
     ],
 )
-def test_what_is_read_must_be_said_once(given, message):
+def test_the_topics_must_be_given_once(given, message):
     with pytest.raises(OptionError) as refused:
         read_options(given, is_stream=False)
     assert str(refused.value).startswith(message)
@@ -107,19 +107,19 @@ def test_what_is_read_must_be_said_once(given, message):
         (False, "kafka.value.deserializer", "x", "values are given as bytes"),
     ],
 )
-def test_a_value_that_cannot_be_is_refused_with_name_value_and_reason(stream, name, value, message):
+def test_a_value_that_is_impossible_is_refused_with_name_value_and_reason(stream, name, value, message):
     with pytest.raises(OptionError) as refused:
         read_options(SERVERS | ({} if name == "assign" else {"subscribe": "t"}) | {name: value}, is_stream=stream)
     known = name if name.lower() not in ("maxoffsetpertrigger",) else name.lower()
     assert str(refused.value).startswith(f"option {known} is {value!r}: {message}")
 
 
-def test_a_limit_below_which_and_above_which_no_batch_is_cannot_cross():
+def test_the_minimum_of_a_batch_cannot_exceed_its_maximum():
     with pytest.raises(OptionError, match="option minOffsetsPerTrigger is '9': it is above maxOffsetsPerTrigger, which is 5"):
         options(stream=True, minOffsetsPerTrigger="9", maxOffsetsPerTrigger="5")
 
 
-def test_a_setting_of_the_client_that_cannot_be_names_the_key():
+def test_a_setting_of_the_client_that_is_impossible_names_the_key():
     with pytest.raises(OptionError, match=r"the options kafka\.\*: request.timeout.ms is 'soon'"):
         options(kafka__request__timeout__ms="soon")
 
@@ -128,10 +128,10 @@ def test_a_setting_of_the_client_that_cannot_be_names_the_key():
     ("text", "milliseconds"),
     [("5", 5), ("500ms", 500), ("30s", 30_000), ("15m", 900_000), ("10 minutes", 600_000), ("1 Hour", 3_600_000), ("7 days", 604_800_000)],
 )
-def test_times_are_read_as_people_write_them(text, milliseconds):
+def test_times_are_read_in_common_forms(text, milliseconds):
     assert parse_duration_ms(text) == milliseconds
 
 
 @pytest.mark.parametrize("text", ["", "-5s", "1.5h", "ten minutes", "5 parsecs", "s"])
-def test_what_is_no_time_is_none(text):
+def test_an_invalid_time_is_none(text):
     assert parse_duration_ms(text) is None

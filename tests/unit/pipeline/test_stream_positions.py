@@ -1,4 +1,4 @@
-"""What a stream answers Spark: stable beginnings, ends within limits, and what may be deleted, without a Spark or a cluster."""
+"""A stream's answers to Spark: stable starts, ends within limits, and what may be deleted, without Spark or a cluster."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Clock:
 
 
 class Cluster(Planner):
-    """A planner that knows the offsets without asking."""
+    """A planner that has the offsets without a request."""
 
     def __init__(self, options) -> None:
         super().__init__(None, options)
@@ -62,7 +62,7 @@ class Trimmer:
 
 
 class Stream:
-    """A stream with everything around it."""
+    """A stream with all the objects that it uses."""
 
     def __init__(self, **given: str) -> None:
         options = read_options({"kafka.bootstrap.servers": "b:1", "subscribe": "t", **given}, is_stream=True)
@@ -76,7 +76,7 @@ class Stream:
 EARLIEST = {"startingOffsets": "earliest"}
 
 
-def test_the_beginning_is_the_same_however_often_it_is_asked():
+def test_the_start_is_the_same_for_every_call():
     stream = Stream(startingOffsets="latest")
     first = stream.run.initial()
     stream.cluster.ends = {T0: 9, T1: 9}
@@ -94,14 +94,14 @@ def test_a_first_batch_that_is_repeated_begins_where_it_began():
     assert [one.offsets[:] for one in planned] == [(T0, 5, 9)]
 
 
-def test_where_nothing_is_new_the_very_start_goes_back():
-    """It may have notes that a fresh answer wouldn't have, and Spark compares texts."""
+def test_without_new_records_the_start_is_returned_unchanged():
+    """It may have notes that a new answer would not have, and Spark compares texts."""
     stream = Stream()
     start = {"t": {"0": 5, "1": 5}, "@startedAt": {"t": {"0": 1, "1": 1}}}
     assert stream.run.latest(start) == start
 
 
-def test_an_idle_query_seldom_asks_the_cluster():
+def test_an_idle_query_rarely_asks_the_cluster():
     stream = Stream(**EARLIEST)
     end = stream.run.latest(stream.run.initial())
     before = stream.cluster.questions
@@ -111,7 +111,7 @@ def test_an_idle_query_seldom_asks_the_cluster():
     assert stream.cluster.questions - before == 2
 
 
-def test_an_eager_query_deletes_a_batch_when_the_next_is_asked_for_but_not_what_lies_below_its_beginning():
+def test_an_eager_query_deletes_a_batch_when_the_next_is_requested_but_nothing_below_its_start():
     stream = Stream(trim="eager", **EARLIEST)
     start = stream.run.initial()
     end = stream.run.latest(start)
@@ -120,7 +120,7 @@ def test_an_eager_query_deletes_a_batch_when_the_next_is_asked_for_but_not_what_
     assert (stream.trimmer.offered, stream.trimmer.ids) == ([{T0: 5, T1: 5}], [{"t": ID}])
 
 
-def test_a_restarted_query_deletes_at_once_what_its_checkpoint_says_is_done():
+def test_a_restarted_query_deletes_at_once_what_its_checkpoint_has_as_done():
     stream = Stream(trim="eager", **EARLIEST)
     stream.run.latest({"t": {"0": 2, "1": 0}})
     assert stream.trimmer.offered == [{T0: 2, T1: 0}]
@@ -148,7 +148,7 @@ def test_a_run_that_ends_by_itself_deletes_its_last_batch_before_it_ends(mode):
     assert (stream.trimmer.offered, stream.trimmer.finished) == ([{T0: 5, T1: 5}], 1)
 
 
-def test_a_topic_that_was_made_anew_ends_the_query_or_is_begun_from_its_start():
+def test_a_re_created_topic_ends_the_query_or_is_read_from_its_start():
     for lossy in (False, True):
         stream = Stream(trim="eager", failOnDataLoss=str(not lossy), **EARLIEST)
         start = stream.run.latest(stream.run.initial())
@@ -164,7 +164,7 @@ def test_a_topic_that_was_made_anew_ends_the_query_or_is_begun_from_its_start():
 
 
 def test_switching_trimming_off_or_on_changes_no_position():
-    """The notes of the old checkpoint are not there, or not here."""
+    """The notes are missing in the old checkpoint, or in the new one."""
     stream = Stream(**EARLIEST)
     with_ids = {"t": {"0": 2, "1": 2}, "@topicIds": {"t": "aWlpaWlpaWlpaWlpaWlpaQ"}}
     end = stream.run.latest(with_ids)
@@ -187,8 +187,8 @@ def test_a_partition_that_is_gone_is_a_loss():
         stream.run.planned({"t": {"0": 5, "1": 5, "2": 5}}, {"t": {"0": 5, "1": 5}})
 
 
-def test_an_end_before_its_start_is_a_loss_and_not_an_error_without_a_name():
-    """So it is where the beginning is asked anew, and the first batch is repeated."""
+def test_an_end_before_its_start_is_a_loss_and_not_an_unnamed_error():
+    """This also holds if the start is requested again, and the first batch is repeated."""
     stream = Stream(**EARLIEST)
     with pytest.raises(DataLossError, match="t-0 was to be read from offset 9 on, but ends at 5"):
         stream.run.planned({"t": {"0": 9, "1": 5}}, {"t": {"0": 5, "1": 5}})
@@ -206,4 +206,4 @@ def test_a_batch_waits_until_there_is_enough_or_it_is_late():
     stream.later(3_600_000)
     assert stream.run.latest(end, rows_min=10) == {"t": {"0": 12, "1": 5}}
     stream.run.prepare_available_now()
-    assert stream.run.latest(end, rows_min=10) == {"t": {"0": 12, "1": 5}}, "a run that is to end doesn't wait"
+    assert stream.run.latest(end, rows_min=10) == {"t": {"0": 12, "1": 5}}, "a run that must end does not wait"

@@ -1,4 +1,4 @@
-"""A trimmer deletes what was consumed and nothing else, keeps what lags and groups keep, and tells its failures instead of raising them."""
+"""A trimmer deletes only consumed records, keeps the lag and what groups need, and logs its failures instead of raising them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ IDS = {"t": b"i" * 16}
 
 
 class Admin:
-    """Deletes at once, or fails as it is told."""
+    """Deletes at once, or fails as a test sets it."""
 
     def __init__(self) -> None:
         self.deletes: list[dict] = []
@@ -95,7 +95,7 @@ def test_each_offset_is_deleted_to_once(admin, clock):
     assert admin.leader_only == [True, True]
 
 
-def test_what_failed_is_tried_with_the_next_positions_and_told_once_a_minute(admin, clock, caplog):
+def test_a_failed_delete_is_repeated_with_the_next_positions_and_logged_once_a_minute(admin, clock, caplog):
     trims = trimmer(admin, clock)
     admin.failures = {T0: refused(T0, 29)}
     for _ in range(3):
@@ -108,8 +108,8 @@ def test_what_failed_is_tried_with_the_next_positions_and_told_once_a_minute(adm
     assert "not trimmed: t-0: can't delete up to 5" in caplog.text
 
 
-def test_a_delete_that_the_leader_has_done_is_done(admin, clock):
-    """A slow replica doesn't make it be asked for again and again."""
+def test_a_delete_that_the_leader_has_executed_is_done(admin, clock):
+    """A slow replica does not cause repeated requests."""
     trims = trimmer(admin, clock)
     admin.failures = {T0: refused(T0, 7, leader_done=True)}
     trims.trim(Consumed({T0: 5}, IDS))
@@ -117,7 +117,7 @@ def test_a_delete_that_the_leader_has_done_is_done(admin, clock):
     assert admin.deletes == [{T0: 5}]
 
 
-def test_nothing_is_raised_whatever_happens_and_a_new_client_is_tried(admin, clock, caplog):
+def test_nothing_is_raised_and_a_new_client_is_tried(admin, clock, caplog):
     trims = trimmer(admin, clock)
     admin.error = RuntimeError("the cluster is gone")
     trims.trim(Consumed({T0: 5}, IDS))
@@ -134,7 +134,7 @@ def test_a_number_of_records_is_kept(admin, clock):
     assert admin.deletes == [{T0: 2}]
 
 
-def test_young_records_are_kept_and_go_when_they_are_old(admin, clock, caplog):
+def test_young_records_are_kept_and_deleted_when_they_are_old(admin, clock, caplog):
     trims = trimmer(admin, clock, lag_ms=60_000)
     listed = ListedOffset(offset=2, timestamp_ms=1, leader_epoch=0)
     admin.at_moment = {T0: listed, T1: BrokerAnsweredError(6, "no")}
@@ -167,8 +167,8 @@ def test_positions_are_published_even_where_nothing_is_trimmed(admin, clock):
     assert admin.deletes == []
 
 
-def test_the_first_id_of_a_topic_is_the_one_that_is_meant(admin, clock):
-    """Of queries whose offsets don't tell which topic they are of."""
+def test_the_first_id_of_a_topic_is_the_one_to_trim(admin, clock):
+    """This is for queries whose offsets do not have the topic id."""
     found = iter([{"t": b"1" * 16}, {"t": b"2" * 16}])
     trims = Trimmer(TrimOptions(mode="commit"), lambda: admin, clock, find_ids=lambda topics: next(found))
     trims.trim(Consumed({T0: 5}, {}))
@@ -176,7 +176,7 @@ def test_the_first_id_of_a_topic_is_the_one_that_is_meant(admin, clock):
     assert admin.ids == [{"t": b"1" * 16}] * 2
 
 
-def test_offers_are_done_in_a_thread_and_the_last_one_counts(admin, clock, caplog):
+def test_offers_are_handled_in_a_thread_and_the_last_one_counts(admin, clock, caplog):
     trims = trimmer(admin, clock, interval_ms=3_600_000)
     with caplog.at_level(logging.WARNING):
         for offset in range(1, 50):

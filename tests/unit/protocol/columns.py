@@ -1,4 +1,4 @@
-"""Reads columns back as Python values, and makes columns of them, for the tests of what fills and reads them."""
+"""Reads columns back as Python values, and builds columns from them, for the tests of the code that fills and reads them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def table(columns: RecordColumns) -> list[tuple[Any, ...]]:
 
 
 def buffers(columns: RecordColumns) -> list[Any]:
-    """All that is in columns, byte by byte."""
+    """All buffers of columns, byte by byte."""
     found = [columns.row_count, columns.offsets, columns.timestamps, columns.timestamp_types]
     binaries = [columns.keys, columns.values]
     if columns.headers is not None:
@@ -76,7 +76,7 @@ def buffers(columns: RecordColumns) -> list[Any]:
 
 
 def binary_input(values: list[bytes | None], *, first: int = 0) -> BinaryInput:
-    """A column as Arrow makes it: before it are `first` other entries, and without nulls there is no bitmap."""
+    """A column as Arrow builds it: `first` other entries precede it, and without nulls there is no bitmap."""
     every = [b"before", None][:first] + [b"x"] * (first - 2) + values
     ends = [0]
     validity = bytearray((len(every) + 7) // 8)

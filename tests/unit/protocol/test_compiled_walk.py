@@ -1,6 +1,6 @@
-"""The compiled form of the walk does what the plain one does: for sound bytes, and for any others, with the same errors.
+"""The compiled walk has the same results as the plain one: for valid bytes, and for any others, with the same errors.
 
-The plain form is tested by itself. What is compared here is every byte of the columns, and every error. WALK_EXAMPLES=100000 does it for
+The plain form has its own tests. The tests here compare every byte of the columns, and every error. WALK_EXAMPLES=100000 runs them
 longer.
 """
 
@@ -19,10 +19,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lowtide.protocol import column_walk, compiled_columns, native
+from lowtide.protocol.batch_building import append_record
 from lowtide.protocol.column_walk import BatchRecords, RowRun
 from lowtide.protocol.columns import BinaryInput, HeaderInput, RecordColumns, RecordRows
-from lowtide.protocol.records import append_record
 from lowtide.storage.log import record_walk
+from tests.examples import examples
 
 from .columns import COMPILED, buffers, needs_compiled, record_rows
 
@@ -32,11 +33,11 @@ HEADERS = st.lists(st.tuples(st.binary(max_size=4) | st.just(b"name"), FIELDS), 
 DELTAS = st.integers(-(2**63), 2**63 - 1) | st.integers(-300, 300) | st.sampled_from([63, 64, 8191, 8192, 2**31])
 NUMBERS = st.integers(-(2**31), 2**31 - 1) | st.integers(0, 30)
 RECORDS = st.lists(st.tuples(DELTAS, NUMBERS | st.none(), FIELDS, FIELDS, HEADERS), max_size=12)
-LONG = settings(deadline=None, max_examples=int(os.environ.get("WALK_EXAMPLES", "100")))
+LONG = settings(deadline=None, max_examples=int(os.environ.get("WALK_EXAMPLES", examples(100))))
 
 
 def outcome(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What it returns, or how it fails."""
+    """The return value, or the error."""
     try:
         return function(*arguments)
     except (ValueError, IndexError, OverflowError) as error:
@@ -44,7 +45,7 @@ def outcome(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def both(function: Callable[[], Any]) -> tuple[Any, Any]:
-    """What it does with the compiled form, and without."""
+    """The outcome with the compiled form, and without."""
     try:
         native.compiled = None  # type: ignore[misc]
         plain = outcome(function)
@@ -54,13 +55,13 @@ def both(function: Callable[[], Any]) -> tuple[Any, Any]:
 
 
 def walked(payload: bytes, count: int) -> record_walk.RecordWalk:
-    """As the validator walks."""
+    """The walk of the validator."""
     found = native.compiled.walk_records(payload, count) if native.compiled is not None else None
     return record_walk.walk_records(payload, count) if found is None else record_walk.RecordWalk(*found)
 
 
 def payload_of(records: list[Any]) -> bytearray:
-    """Records whose offset deltas are their numbers, unless they have one of their own."""
+    """Records whose offset deltas are their numbers, unless they are given."""
     out = bytearray()
     for number, (timestamp, delta, key, value, headers) in enumerate(records):
         append_record(out, timestamp, number if delta is None else delta, key, value, headers=headers)
@@ -80,17 +81,17 @@ CUTS = st.just(0) | st.integers(0, 20)
 
 
 def test_it_is_built_where_it_can_be() -> None:
-    """Protects everybody's speed, and the tests below: without it they are skipped. `make check` builds it anew when its sources change."""
+    """Protects speed, and the tests below: without it they are skipped. `make check` builds it again when its sources change."""
     has_headers = Path(sysconfig.get_path("include"), "Python.h").exists()
     has_compiler = shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0]) is not None
     if not has_headers or not has_compiler or sysconfig.get_config_var("Py_GIL_DISABLED") or os.environ.get(native.PURE_VARIABLE):
         pytest.skip("it can't be built here, or isn't wanted")
-    assert native.compiled is not None, "it wasn't compiled, or from other sources: make check"
+    assert native.compiled is not None, "it was not compiled, or from other sources: make check"
 
 
 @needs_compiled
 def test_it_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects a way out where the module is at fault."""
+    """Protects the option to run without the module if it has a bug."""
     monkeypatch.setenv("LOWTIDE_PURE", "1")
     assert native._load() is None
     monkeypatch.setenv("LOWTIDE_PURE", "0")
@@ -99,7 +100,7 @@ def test_it_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @needs_compiled
 def test_a_module_of_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects from a module that lies about from before an update: its functions take other arguments."""
+    """Protects from a module that is left from before an update: its functions take other arguments."""
     monkeypatch.setattr(COMPILED, "VERSION", native.VERSION + 1)
     assert native._load() is None
 
@@ -119,7 +120,7 @@ def test_a_module_of_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatch) 
 def test_columns_are_the_same(
     records: Any, header: Any, append_time: Any, bounds: Any, changes: Any, cut: int, more: int, with_headers: bool
 ) -> None:
-    """Protects readers: the same buffers byte by byte, twice, for bitmaps go on within a byte; or the same error, and nothing appended."""
+    """Protects readers: the same buffers byte by byte, twice, as bitmaps share a byte; or the same error, and nothing appended."""
     payload = damage(payload_of(records), changes, cut)
     base_offset, last_delta, base_timestamp = header
     count = max(0, len(records) + (more if changes else 0))
@@ -138,7 +139,7 @@ def test_columns_are_the_same(
 @LONG
 @given(records=RECORDS, changes=CHANGES, cut=CUTS, more=st.integers(-1, 1))
 def test_what_is_validated_is_the_same(records: Any, changes: Any, cut: int, more: int) -> None:
-    """Protects what a broker takes: the compiled form never finds sound what the plain one refuses, or otherwise."""
+    """Protects validation: the compiled form accepts exactly what the plain one accepts."""
     payload = damage(payload_of(records), changes, cut)
     count = max(1, len(records) + (more if changes else 0))
     compiled, plain = both(lambda: walked(payload, count))
@@ -211,7 +212,7 @@ HEADER_INPUTS = st.builds(
     timestamps=None,
 )
 def test_columns_that_contradict_themselves_are_refused_alike(rows: RecordRows, count: int, timestamps: Any) -> None:
-    """Protects memory: buffers that don't belong together are read no further than they go."""
+    """Protects memory: buffers that do not match are read only within their sizes."""
     rows = RecordRows(row_count=rows.row_count, values=rows.values, keys=rows.keys, headers=rows.headers, timestamps_ms=timestamps)
     run = RowRun(rows, None, 0, count, 1000, 77)
 
@@ -225,7 +226,7 @@ def test_columns_that_contradict_themselves_are_refused_alike(rows: RecordRows, 
 
 @needs_compiled
 def test_arguments_of_any_kind_are_left_to_the_plain_form() -> None:
-    """Protects the interpreter: what isn't what is asked for is never read as if it were."""
+    """Protects the interpreter: an argument of a wrong type is never read as the right one."""
     assert COMPILED is not None
     batch = BatchRecords(bytes(payload_of([(0, 0, b"k", b"v", [])])), 1, 0, 0, 0, None, 0, 10)
     arrays = [bytearray(4) if place in (3, 6) else bytearray() for place in range(8)]
@@ -252,7 +253,7 @@ def test_arguments_of_any_kind_are_left_to_the_plain_form() -> None:
 
 @needs_compiled
 def test_a_buffer_that_is_in_use_stays_as_it_is() -> None:
-    """Protects an Arrow array that was made of a buffer: it can't be moved away from under it."""
+    """Protects an Arrow array over a buffer: the buffer cannot be moved while it is in use."""
     columns = RecordColumns()
     batch = BatchRecords(bytes(payload_of([(0, 0, b"k", b"v", [])])), 1, 0, 0, 0, None, 0, 10)
     assert compiled_columns.append_records(columns, batch) == 1
@@ -263,5 +264,5 @@ def test_a_buffer_that_is_in_use_stays_as_it_is() -> None:
 
 
 def test_the_slow_form_is_tested_too() -> None:
-    """Protects the comparison: were both the same function, it would hold for nothing."""
+    """Protects the comparison: if both were the same function, it would prove nothing."""
     assert compiled_columns.append_records is not column_walk.append_records

@@ -102,7 +102,7 @@ WRITTEN = {
         "0007 0001 67 0001 6d",
         "0000 02 000102030405060708090a0b0c0d0e0f 03 00000000 00000002 00 00",
     ),
-    "what a member has, with the epochs that newer coordinators tell": (
+    "the partitions of a member, with the epochs that newer coordinators write": (
         ConsumerGroupChange(
             RecordType.CURRENT,
             "g",
@@ -128,7 +128,7 @@ WRITTEN = {
 
 
 @pytest.mark.parametrize("what", WRITTEN)
-def test_what_is_written_and_read(what):
+def test_records_are_written_and_read(what):
     change, key, value = WRITTEN[what]
     assert encode_change(change) == (bytes.fromhex(key), bytes.fromhex(value))
     assert decode_record(bytes.fromhex(key), bytes.fromhex(value)) == change
@@ -159,7 +159,7 @@ def test_records_of_share_and_streams_groups_are_not_known():
     ],
     ids=["a member without a name", "an unknown version", "no version", "cut short", "something behind the key"],
 )
-def test_what_can_not_be_read_is_an_error(key, value):
+def test_an_unreadable_record_is_an_error(key, value):
     with pytest.raises(ProtocolError):
         decode_record(bytes.fromhex(key), bytes.fromhex(value))
 

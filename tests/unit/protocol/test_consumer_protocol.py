@@ -1,4 +1,4 @@
-"""What consumers say inside JoinGroup and get inside SyncGroup: read in every version, written in the member's, and never trusted."""
+"""The consumers' data inside JoinGroup and SyncGroup: read in every version, written in the member's version, and never trusted."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def test_an_assignment():
     "text",
     ["", "00", "ffff 00000000 ffffffff", "0000 7fffffff", "0000 ffffffff", "0000 00000001 ffff ffffffff", "0000 00000001 0001 ff ffffffff"],
 )
-def test_what_is_none(text):
+def test_what_is_no_subscription(text):
     with pytest.raises(ProtocolError):
         parse_subscription(bytes.fromhex(text))
 
 
 @pytest.mark.parametrize("parse", [parse_subscription, parse_assignment])
-def test_broken_bytes_raise_nothing_else_and_promise_nothing(parse):
-    """A count never makes more than is there."""
+def test_broken_bytes_raise_nothing_else_and_allocate_nothing(parse):
+    """A count never allocates more than the bytes that are there."""
     rng = random.Random(3)
     for text in SUBSCRIPTIONS:
         whole = bytes.fromhex(text)

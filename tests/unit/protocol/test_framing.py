@@ -1,4 +1,4 @@
-"""Frames: a size in front that doesn't count itself; sizes that aren't allowed are refused. `client/test_connection.py` cuts streams."""
+"""Frames: a size that does not include itself; sizes that are not allowed are refused. `client/test_connection.py` splits streams."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lowtide.protocol.framing import FRAME_BYTES_MAX, check_frame_size, frame
 
 
 def test_a_frame_by_hand() -> None:
-    """Four bytes of size that don't count themselves; a frame of several parts is one frame."""
+    """Four bytes of size, which do not include themselves; a frame of several parts is one frame."""
     assert frame(b"\xab", b"", b"\xcd").hex(" ") == "00 00 00 02 ab cd"
     assert frame().hex(" ") == "00 00 00 00"
 

@@ -1,4 +1,4 @@
-"""The records of `__consumer_offsets`: byte for byte what Apache Kafka writes, and everything that it has ever written is read."""
+"""The records of `__consumer_offsets`: byte for byte what Apache Kafka writes, and all versions of them are read."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_an_offset_with_the_id_of_its_topic():
 def test_offsets_are_written_by_hand_as_their_codec_writes_them(
     group: str, topic: str, partition: int, offset: int, epoch: int, metadata: str, topic_id: bytes
 ):
-    """Around the place where the length of the metadata needs a second byte, too."""
+    """Around the point where the length of the metadata needs a second byte, too."""
     value = OffsetCommitValue(offset=offset, leader_epoch=epoch, metadata=metadata, commit_timestamp=offset, topic_id=topic_id)
     key, body = encode_offset_commit(group, topic, partition, value)
     assert key[2:] == codec_for(OffsetCommitKey, 0).encode(OffsetCommitKey(group=group, topic=topic, partition=partition))
@@ -74,7 +74,7 @@ def test_offsets_are_written_by_hand_as_their_codec_writes_them(
     assert records.encode_all([(partition, value), (3, short)]) == [(key, body), encode_offset_commit(group, topic, 3, short)]
 
 
-def test_an_offset_that_says_how_long_it_is_kept_is_of_version_1():
+def test_an_offset_with_an_expiry_time_is_of_version_1():
     value = OffsetCommitValue(offset=7, metadata="", commit_timestamp=9, expire_timestamp=20)
     key, body = encode_offset_commit("g", "t", 3, value)
     assert OffsetRecords("g", "t", commit_timestamp=9, topic_id=bytes(16)).encode_all([(3, value)]) == [(key, body)]
@@ -102,7 +102,7 @@ def test_tombstones():
 @pytest.mark.parametrize("version", range(5))
 @pytest.mark.parametrize("kind", [0, 1])
 def test_offsets_of_all_versions_are_read(kind: int, version: int):
-    """Keys of the types 0 and 1 are the same; values lack what their version hasn't."""
+    """Keys of the types 0 and 1 are the same; values lack the fields that their version does not have."""
     key = bytes((0, kind)) + codec_for(OffsetCommitKey, 0).encode(OffsetCommitKey(group="g", topic="t", partition=3))
     written = OffsetCommitValue(offset=7, leader_epoch=2, metadata="m", commit_timestamp=9, expire_timestamp=20, topic_id=TOPIC_ID)
     found = decode_record(key, bytes((0, version)) + codec_for(OffsetCommitValue, version).encode(written))
@@ -132,7 +132,7 @@ def test_a_record_without_a_type_is_refused(key: bytes | None):
         decode_record(key, b"")
 
 
-def test_what_is_not_known_is_told_apart_from_what_is_broken():
+def test_unknown_records_are_distinguished_from_broken_ones():
     assert decode_record(b"\x00\x0a\x00\x01g", b"\x00\x00") is None
     key, body = encode_group_metadata("g", GROUP)
     with pytest.raises(ProtocolError, match="version 5"):
@@ -142,7 +142,7 @@ def test_what_is_not_known_is_told_apart_from_what_is_broken():
 
 
 def test_broken_bytes_raise_nothing_else():
-    """A coordinator's log may hold anything: a record that is broken is left aside."""
+    """A coordinator's log may have any bytes: a broken record is ignored."""
     rng = random.Random(5)
     records = [
         encode_group_metadata("g", GROUP),
@@ -162,12 +162,12 @@ def test_broken_bytes_raise_nothing_else():
 @pytest.mark.parametrize(
     "wrong", ["", "0000", "0000 ffffffff", "0000 00000002 0001 61", "0000 00000001 ffff", "0000 00000001 0001 ff", "ffff 00000000"]
 )
-def test_what_is_no_subscription_is_refused(wrong: str):
+def test_an_invalid_subscription_is_refused(wrong: str):
     with pytest.raises(ProtocolError):
         subscribed_topics(bytes.fromhex(wrong))
 
 
 def test_a_subscription_claims_no_more_topics_than_it_has_room_for():
-    """Or a few bytes would have a list of any length made."""
+    """Otherwise a few bytes could allocate a list of any length."""
     with pytest.raises(ProtocolError):
         subscribed_topics(bytes.fromhex("0000 7fffffff"))

@@ -38,7 +38,7 @@ def test_a_header_by_hand() -> None:
     body=st.binary(),
 )
 def test_what_a_client_writes_the_broker_reads(api_key, version, correlation_id, client_id, body) -> None:
-    """Also for APIs and versions that nobody speaks: the broker must be able to say so."""
+    """Also for APIs and versions that the broker does not serve: it must be able to refuse them."""
     frame = b"\xaa" + request_header(api_key, version, correlation_id, client_id) + body
     for buffer in (frame, bytearray(frame), memoryview(frame)):
         got = read_request_header(buffer, 1, len(frame))
@@ -51,12 +51,12 @@ def test_what_a_client_writes_the_broker_reads(api_key, version, correlation_id,
 
 @given(correlation_id=INT32, flexible=st.booleans(), body=st.binary())
 def test_what_the_broker_answers_the_client_reads(correlation_id, flexible, body) -> None:
-    """The position after the header is where the body begins."""
+    """The body begins after the header."""
     frame = response_header(correlation_id, flexible) + body
     assert read_response_header(frame, 0, len(frame), flexible=flexible) == (correlation_id, len(frame) - len(body))
 
 
-def test_unknown_header_tags_are_passed_over() -> None:
+def test_unknown_header_tags_are_skipped() -> None:
     """A later client may put tagged fields into the header (KIP-482)."""
     frame = request_header(0, 9, 7, "x")[:-1] + bytes.fromhex("02 05 01 ff 8101 00") + b"body"
     assert read_request_header(frame, 0, len(frame))[4] == len(frame) - 4
@@ -66,7 +66,7 @@ def test_unknown_header_tags_are_passed_over() -> None:
 
 @pytest.mark.parametrize("version", [8, 9])
 def test_every_truncation_is_refused(version) -> None:
-    """A header that doesn't fit its frame is refused, though the buffer goes on behind `end`."""
+    """A header that does not fit its frame is refused, though the buffer continues behind `end`."""
     frame = request_header(0, version, 7, "client")
     for end in range(len(frame)):
         with pytest.raises(ProtocolError):
@@ -87,7 +87,7 @@ def test_every_truncation_is_refused(version) -> None:
     ids=["negative", "over-long", "not UTF-8", "tag beyond the frame", "endless varint"],
 )
 def test_a_bad_header_is_refused(text) -> None:
-    """With a ProtocolError and nothing else."""
+    """The error is always a ProtocolError."""
     frame = bytes.fromhex(text)
     with pytest.raises(ProtocolError):
         read_request_header(frame, 0, len(frame))
@@ -102,7 +102,7 @@ def test_a_cut_response_header_is_refused() -> None:
 
 
 def test_which_header_is_flexible() -> None:
-    """From the first flexible version on; the response to ApiVersions never, for the client doesn't know yet (KIP-511)."""
+    """From the first flexible version on; the response to ApiVersions never, because the client does not know the version yet (KIP-511)."""
     assert [request_header_is_flexible(ApiKey.PRODUCE, version) for version in (8, 9, 13)] == [False, True, True]
     assert [response_header_is_flexible(ApiKey.PRODUCE, version) for version in (8, 9, 13)] == [False, True, True]
     assert [request_header_is_flexible(ApiKey.API_VERSIONS, version) for version in (2, 3, 99)] == [False, True, True]
@@ -111,7 +111,7 @@ def test_which_header_is_flexible() -> None:
 
 
 def test_request_and_response_have_the_same_versions() -> None:
-    """`ApiSpec` tells one range and one first flexible version for both; the keys are those of the protocol guide."""
+    """`ApiSpec` has one range and one first flexible version for both; the keys are those of the protocol guide."""
     for key, spec in API.items():
         assert spec.key is key
         assert (spec.response.VERSIONS.low, spec.response.VERSIONS.high) == (spec.min_version, spec.max_version)
@@ -131,6 +131,7 @@ def test_request_and_response_have_the_same_versions() -> None:
         14: (0, 5, 4),
         15: (0, 6, 5),
         16: (0, 5, 3),
+        17: (0, 1, 2),
         18: (0, 4, 3),
         19: (2, 7, 5),
         20: (1, 6, 4),
@@ -142,16 +143,28 @@ def test_request_and_response_have_the_same_versions() -> None:
         26: (0, 5, 3),
         27: (1, 2, 1),
         28: (0, 6, 3),
+        29: (1, 3, 2),
+        30: (1, 3, 2),
+        31: (1, 3, 2),
         32: (1, 4, 4),
         33: (0, 2, 2),
         35: (1, 5, 2),
+        36: (0, 2, 2),
         37: (0, 3, 2),
+        38: (1, 3, 2),
+        39: (1, 2, 2),
+        40: (1, 2, 2),
+        41: (1, 3, 2),
         42: (0, 2, 2),
         43: (0, 2, 2),
         44: (0, 1, 1),
         45: (0, 1, 0),
         46: (0, 0, 0),
         47: (0, 0, 1),
+        48: (0, 1, 1),
+        49: (0, 1, 1),
+        50: (0, 0, 0),
+        51: (0, 0, 0),
         60: (0, 2, 0),
         61: (0, 0, 0),
         64: (0, 0, 0),
@@ -159,9 +172,11 @@ def test_request_and_response_have_the_same_versions() -> None:
         66: (0, 2, 0),
         68: (0, 1, 0),
         69: (0, 1, 0),
+        71: (0, 0, 0),
+        72: (0, 0, 0),
         74: (0, 1, 0),
         75: (0, 0, 0),
-        32_001: (0, 0, 0),
-        32_002: (0, 0, 0),
+        58: (0, 0, 0),
+        **dict.fromkeys(range(32_001, 32_009), (0, 0, 0)),
     }
     assert API[0] is API[ApiKey.PRODUCE]  # type: ignore[index]

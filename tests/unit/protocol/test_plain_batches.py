@@ -1,4 +1,4 @@
-"""The batches that a broker writes itself: byte for byte what the builder of any batch makes, in both forms."""
+"""The batches that a broker writes itself: byte for byte the result of the general builder, in both forms."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lowtide.protocol import native
+from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.plain_batches import encode_plain_batch
-from lowtide.protocol.records import CONTROL_BIT, MAGIC_POSITION, TRANSACTIONAL_BIT, build_batch
+from lowtide.protocol.records import CONTROL_BIT, MAGIC_POSITION, TRANSACTIONAL_BIT
 
 from .columns import needs_compiled
 
@@ -26,7 +27,7 @@ RECORDS = st.lists(st.tuples(CONTENT, CONTENT), min_size=1, max_size=20)
 def test_the_bytes_are_those_of_any_batch(
     records: list[tuple[bytes | None, bytes | None]], now: int, producer_id: int, epoch: int, transactional: bool, control: bool
 ) -> None:
-    """Protects the format: a coordinator's records are read by Kafka's tools, and by whoever takes the partition over."""
+    """Protects the format: a coordinator's records are read by Kafka's tools, and by the next coordinator."""
     attributes = TRANSACTIONAL_BIT * transactional | CONTROL_BIT * control
     tail = encode_plain_batch(records, now, producer_id=producer_id, producer_epoch=epoch, attributes=attributes)
     rows = [(now, key, value, ()) for key, value in records]
@@ -35,10 +36,10 @@ def test_the_bytes_are_those_of_any_batch(
 
 
 @needs_compiled
-def test_what_isnt_plain_is_left_to_the_plain_form() -> None:
-    """Protects the C code's promise: it reads nothing but lists of pairs of bytes, and leaves everything else alone."""
+def test_what_is_not_plain_is_left_to_the_plain_form() -> None:
+    """Protects the C code's promise: it reads only lists of pairs of bytes, and leaves other input to the plain form."""
     if native.compiled is None:
-        pytest.skip("this is the plain form's turn")
+        pytest.skip("the plain form is in use")
     compiled = native.compiled.plain_records
     strange: list[Any] = [(b"k",), (b"k", b"v", b"x"), [b"k", b"v"], (b"k", "v"), (1, b"v"), (bytearray(b"k"), b"v"), None]
     assert [compiled(b"", [(b"k", b"v"), pair]) for pair in strange] == [None] * len(strange)

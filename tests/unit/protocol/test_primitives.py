@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lowtide.protocol.constructs import Blob, Text
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.primitives import (
     STRING_BYTES_MAX,
-    Blob,
-    Text,
     continue_string_length,
     read_varint,
     skip_tags,
@@ -37,14 +36,14 @@ def test_varints_by_hand(number, text) -> None:
 
 @given(st.integers(0, 2**32 - 1))
 def test_varints_round_trip(number) -> None:
-    """Any number comes back, and takes no byte more than it needs."""
+    """Any number is read back, and takes as few bytes as possible."""
     encoded = unsigned_varint(number)
     assert read_varint(encoded, 0) == (number, len(encoded))
     assert len(encoded) == max(1, -(-number.bit_length() // 7))
 
 
 def test_a_varint_may_be_longer_than_needed_but_not_endless() -> None:
-    """Kafka accepts padding up to five bytes; a sixth is an attack or a mistake, and a cut one is an IndexError for the caller."""
+    """Kafka accepts padding up to five bytes; a sixth is an error, and a cut varint is an IndexError for the caller."""
     assert read_varint(bytes.fromhex("8000"), 0) == (0, 2)
     assert read_varint(bytes.fromhex("8080808000"), 0) == (0, 5)
     with pytest.raises(ProtocolError):
@@ -54,7 +53,7 @@ def test_a_varint_may_be_longer_than_needed_but_not_endless() -> None:
 
 
 def test_the_longest_string() -> None:
-    """32,767 bytes in the fixed encoding and in the compact one, written and read; one more in neither."""
+    """32,767 bytes in the fixed encoding and in the compact one, written and read; one more byte is refused by both."""
     longest = "é" * (STRING_BYTES_MAX // 2) + "x"
     for compact in (False, True):
         form = Text(compact=compact, nullable=False)
@@ -75,7 +74,7 @@ def test_the_longest_string() -> None:
 
 @pytest.mark.parametrize(("compact", "null"), [(False, "ffffffff"), (True, "00")])
 def test_null_and_empty_bytes_differ(compact, null) -> None:
-    """Null is -1 or 0, empty 0 or 1; null is refused where the field isn't nullable, when read and when written."""
+    """Null is -1 or 0, empty 0 or 1; null is refused if the field is not nullable, when read and when written."""
     nullable, required = (Blob(compact=compact, nullable=answer, is_view=False) for answer in (True, False))
     assert nullable.build(None).hex() == null
     assert nullable.parse(nullable.build(None)) is None
@@ -98,7 +97,7 @@ def test_skipping_tags() -> None:
 
 
 def test_a_view_of_the_whole_is_not_copied() -> None:
-    """Only a view of a part, or one that doesn't run forward, is."""
+    """Only a view of a part, or one with a negative stride, is copied."""
     whole = bytearray(b"abcd")
     view = memoryview(whole)
     assert spanned(view) is whole

@@ -1,4 +1,4 @@
-"""Record batches become columns and columns become record batches: what is left out, where to go on, what is refused. In both forms."""
+"""Record batches become columns and columns become record batches: what is left out, where to continue, what is refused. In both forms."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.compression import Compression, DecompressedTooLargeError
+from lowtide.protocol.control_records import ControlRecord, ControlRecordType, build_end_transaction_marker
 from lowtide.protocol.record_columns import (
     BatchSettings,
     BinaryInput,
@@ -26,15 +28,7 @@ from lowtide.protocol.record_columns import (
     build_batches,
     next_sequence,
 )
-from lowtide.protocol.records import (
-    ControlRecordType,
-    TimestampType,
-    build_batch,
-    build_end_transaction_marker,
-    check_crc,
-    iterate_records,
-    read_batch_header,
-)
+from lowtide.protocol.records import TimestampType, check_crc, iterate_records, read_batch_header
 
 from .columns import binary, binary_input, buffers, record_rows, table
 
@@ -64,7 +58,7 @@ def batch_of(base_offset: int, *values: bytes, **options: Any) -> bytes:
 
 
 def changed(batch: bytes, change: Callable[[bytearray], None]) -> bytes:
-    """A batch whose bytes were changed by one who knows how to compute a CRC."""
+    """A batch with changed bytes and a correct CRC."""
     out = bytearray(batch)
     change(out)
     out[17:21] = crc32c(out[21:]).to_bytes(4, "big")
@@ -75,7 +69,7 @@ def changed(batch: bytes, change: Callable[[bytearray], None]) -> bytes:
 @settings(deadline=None)
 @given(records=RECORDS, base_offset=st.integers(0, 2**62), codec=st.sampled_from(Compression), append_time=st.booleans())
 def test_columns_have_what_the_records_have(records: Any, base_offset: int, codec: Compression, append_time: bool) -> None:
-    """Protects every field, by the slow reader: nulls and empty strings, headers, both kinds of time, all codecs."""
+    """Protects every field, against the slow reader: nulls and empty strings, headers, both kinds of time, all codecs."""
     batch = build_batch(
         records, base_offset=base_offset, compression=codec, timestamp_type=TimestampType(append_time), producer_id=5, producer_epoch=1
     )
@@ -93,7 +87,7 @@ def test_columns_have_what_the_records_have(records: Any, base_offset: int, code
 @settings(deadline=None)
 @given(lists=st.lists(RECORDS, min_size=1, max_size=4), bounds=st.tuples(st.integers(0, 120), st.integers(0, 120)))
 def test_several_batches_are_appended_within_bounds(lists: Any, bounds: tuple[int, int]) -> None:
-    """Protects the first bound, inclusive, and the second, exclusive, in the midst of batches; and bitmaps that go on within a byte."""
+    """Protects the first bound, inclusive, and the second, exclusive, inside batches; and bitmaps that continue within a byte."""
     first, until = sorted(bounds)
     batches, offset = [], 0
     for records in lists:
@@ -107,8 +101,8 @@ def test_several_batches_are_appended_within_bounds(lists: Any, bounds: tuple[in
     assert appended.row_count == len(every[first:until])
 
 
-def test_a_cut_batch_at_the_end_is_told_with_its_size() -> None:
-    """Protects progress: a batch that is larger than what was fetched has to be fetched whole, and one behind the bound needn't."""
+def test_a_cut_batch_at_the_end_is_reported_with_its_size() -> None:
+    """Protects progress: a batch that is larger than the response must be fetched whole, and one behind the bound need not."""
     whole, cut = batch_of(0, b"a", b"b"), batch_of(2, b"c" * 100)
     for length in (1, 11, 12, 60, 61, len(cut) - 1):
         columns = RecordColumns()
@@ -120,8 +114,8 @@ def test_a_cut_batch_at_the_end_is_told_with_its_size() -> None:
     assert append_batches(RecordColumns(), cut[:40], Wanted(1, 2)) == (2, 0, False, 0)
 
 
-def test_offsets_without_records_are_gone_beyond() -> None:
-    """Protects readers of compacted logs: what is left of a batch may be nothing, and the next begins anywhere."""
+def test_offsets_without_records_are_skipped() -> None:
+    """Protects readers of compacted logs: a batch may be empty, and the next may begin at any offset."""
     empty = changed(batch_of(10, b"x", b"y")[:61], lambda out: out.__setitem__(slice(8, 12), (49).to_bytes(4, "big")))
     empty = changed(empty, lambda out: out.__setitem__(slice(57, 61), bytes(4)))
     columns = RecordColumns()
@@ -131,14 +125,14 @@ def test_offsets_without_records_are_gone_beyond() -> None:
 
 
 def test_markers_and_aborted_records_are_left_out() -> None:
-    """Protects read_committed: a producer's aborted transaction, and neither its next one nor what another writes in between."""
+    """Protects read_committed: a producer's aborted transaction, but neither its next one nor another producer's records in between."""
 
     def write(offset: int, producer_id: int, value: bytes) -> bytes:
         return batch_of(offset, value, producer_id=producer_id, producer_epoch=0, base_sequence=0, is_transactional=True)
 
     def end(offset: int, producer_id: int, kind: ControlRecordType) -> bytes:
         return build_end_transaction_marker(
-            kind, timestamp_ms=NOW, producer_id=producer_id, producer_epoch=0, coordinator_epoch=0, base_offset=offset
+            ControlRecord(kind, 0), timestamp_ms=NOW, producer_id=producer_id, producer_epoch=0, base_offset=offset
         )
 
     log = [
@@ -156,13 +150,13 @@ def test_markers_and_aborted_records_are_left_out() -> None:
     aborted = [(2, 8), (1, 0)]
     assert values_of(*log) == [b"aborted", b"committed", b"plain", b"idempotent", b"second", b"aborted, too"]
     assert values_of(*log, wanted=Wanted(0, 100, aborted)) == [b"committed", b"plain", b"idempotent", b"second"]
-    # One who goes on in the midst of an answer knows nothing of what was before.
+    # A reader that continues in the middle of a response does not have the earlier batches.
     assert values_of(*log, wanted=Wanted(5, 100, aborted)) == [b"second"]
     assert append_batches(RecordColumns(), b"".join(log), Wanted(0, 100, aborted)).next_offset == 10
 
 
-def test_full_columns_say_where_to_go_on() -> None:
-    """Protects the bound of int32 offsets: whole batches are taken until there is no room, at least one, and nothing is lost."""
+def test_full_columns_return_where_to_continue() -> None:
+    """Protects the bound of int32 offsets: whole batches are appended until the columns are full, at least one, and nothing is lost."""
     log = b"".join(batch_of(number * 2, b"x" * 500, b"y" * 500) for number in range(10))
     limits = ColumnLimits(columns_bytes_max=2500)
     offset, found, times = 0, [], 0
@@ -178,15 +172,15 @@ def test_full_columns_say_where_to_go_on() -> None:
     assert append_batches(RecordColumns(), log, Wanted(0, 20), ColumnLimits(columns_bytes_max=1)) == (2, 2, True, 0)
 
 
-def test_times_that_microseconds_can_not_say_are_the_nearest() -> None:
-    """Protects readers from a producer's clock: brokers take any time, and 64 bits of microseconds end in the year 294,247."""
+def test_times_outside_of_microseconds_become_the_nearest() -> None:
+    """Protects readers from a producer's clock: brokers accept any timestamp, and 64 bits of microseconds end in the year 294,247."""
     batch = build_batch([(2**62, None, b"", ()), (-(2**62), None, b"", ()), (-1, None, b"", ())])
     largest = (2**63 - 1) // 1000 * 1000
     assert [row[1] for row in rows_of(batch)] == [largest, -largest, -1000]
 
 
 def test_names_of_headers_are_text() -> None:
-    """Protects Arrow's strings, which nobody checks again."""
+    """Protects Arrow's strings, which are not checked again."""
     batch = build_batch([(NOW, None, b"", [(b"\xff\xfeok", b"\xff"), ("größe".encode(), None)])])
     [row] = rows_of(batch, with_headers=True)
     assert row[5] == [("\ufffd\ufffdok".encode(), b"\xff"), ("größe".encode(), None)]
@@ -194,10 +188,10 @@ def test_names_of_headers_are_text() -> None:
 
 @settings(deadline=None)
 @given(position=st.integers(0, 10_000), flip=st.integers(1, 255), codec=st.sampled_from([Compression.NONE, Compression.LZ4]))
-def test_a_damaged_byte_is_never_read_over(position: int, flip: int, codec: Compression) -> None:
+def test_a_damaged_byte_is_always_detected(position: int, flip: int, codec: Compression) -> None:
     """Protects against a flipped bit anywhere in a batch: the CRC, or the walk, refuses it and names the offset; the batch before is kept.
 
-    What lies outside of the CRC are the base offset, the length and the leader's epoch.
+    The base offset, the length and the leader epoch are outside the CRC.
     """
     good, bad = batch_of(7, b"good"), bytearray(batch_of(8, b"a" * 60, b"b" * 60, compression=codec))
     position %= len(bad)
@@ -232,7 +226,7 @@ def test_a_damaged_byte_is_never_read_over(position: int, flip: int, codec: Comp
     ],
 )
 def test_batches_that_contradict_themselves_are_refused(change: Callable[[bytearray], None], says: str) -> None:
-    """Protects against bytes with a right CRC that can't be: the error says what and where, and the columns have what was before."""
+    """Protects against impossible bytes with a right CRC: the error says what and where, and the columns keep the earlier rows."""
     columns = RecordColumns()
     with pytest.raises(DamagedBatchError, match=says) as caught:
         append_batches(columns, batch_of(4, b"before") + changed(batch_of(5, b"a", b"b"), change), Wanted(0, 2**63 - 1))
@@ -240,7 +234,7 @@ def test_batches_that_contradict_themselves_are_refused(change: Callable[[bytear
     assert [row[4] for row in table(columns)] == [b"before"]
 
 
-def test_what_grows_without_end_is_refused() -> None:
+def test_what_decompresses_beyond_the_limit_is_refused() -> None:
     """Protects the memory of a worker from a small batch that claims to be a large one."""
     bomb = batch_of(0, bytes(100_000), compression=Compression.ZSTD)
     with pytest.raises(DamagedBatchError, match="larger than 5000 bytes") as caught:
@@ -258,7 +252,7 @@ def test_what_grows_without_end_is_refused() -> None:
     sequence=st.integers(0, 2**31 - 1) | st.just(-1),
 )
 def test_batches_have_what_the_columns_have(records: Any, first: int, codec: Compression, size: int, sequence: int) -> None:
-    """Protects every field on its way back: rows in order, as many in a batch as fit, sound CRCs, sequences that go on."""
+    """Protects every field on its way back: rows in order, as many in a batch as fit, valid CRCs, consecutive sequences."""
     settings = BatchSettings(batch_bytes_max=size, compression=codec, producer_id=9, producer_epoch=2, is_transactional=True)
     built = list(build_batches(record_rows(records, first=first), settings, timestamp_ms=NOW, base_sequence=sequence))
     found: list[Any] = []
@@ -274,7 +268,7 @@ def test_batches_have_what_the_columns_have(records: Any, first: int, codec: Com
         found += [(each.timestamp, each.key, each.value, list(each.headers)) for each in iterate_records(batch, max_bytes=1 << 20)]
     assert found == [(when, key, value, list(headers)) for when, key, value, headers in records]
     if codec is Compression.NONE:
-        # What a builder of one batch at a time would have made of the same rows.
+        # The result of a builder of one batch at a time for the same rows.
         _, row_count, base_sequence = built[0]
         assert bytes(built[0].batch) == build_batch(
             records[:row_count], producer_id=9, producer_epoch=2, base_sequence=base_sequence, is_transactional=True
@@ -293,7 +287,7 @@ def test_rows_are_written_as_they_are_selected(records: Any, data: st.DataObject
 
 
 def test_batches_are_as_full_as_they_may_be() -> None:
-    """Protects throughput and `max.request.size`: a record more wouldn't have fit."""
+    """Protects throughput and `max.request.size`: one more record would not have fit."""
     rows = RecordRows(row_count=1000, values=binary_input([b"v" * 90] * 1000))
     sizes = [len(batch) for batch, _, _ in build_batches(rows, BatchSettings(batch_bytes_max=1024), timestamp_ms=NOW)]
     assert all(900 < size <= 1024 for size in sizes[:-1])
@@ -362,7 +356,7 @@ def test_a_header_needs_a_name() -> None:
 
 
 def test_columns_of_several_answers_are_one() -> None:
-    """Protects those who gather small answers."""
+    """Protects readers that collect small responses."""
     columns = RecordColumns()
     for number in range(20):
         append_batches(columns, batch_of(number, b"%d" % number), ALL)

@@ -1,4 +1,4 @@
-"""Record batches: field places, record encoding, walks over cut and broken bytes, and control batches."""
+"""Record batches: field positions, record encoding, walks over cut and broken bytes, and control batches."""
 
 from __future__ import annotations
 
@@ -9,24 +9,19 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lowtide.protocol.batch_building import UnplacedRecord, append_varint, build_batch
 from lowtide.protocol.compression import Compression, CompressionError
+from lowtide.protocol.control_records import ControlRecord, ControlRecordType, build_end_transaction_marker, read_control_record
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.records import (
     RECORD_BATCH_OVERHEAD,
     BatchHeader,
-    ControlRecord,
-    ControlRecordType,
     Record,
     TimestampType,
-    UnplacedRecord,
-    append_varint,
-    build_batch,
-    build_end_transaction_marker,
     check_crc,
     iterate_batches,
     iterate_records,
     read_batch_header,
-    read_control_record,
     read_varint,
 )
 
@@ -39,7 +34,7 @@ RECORDS = st.lists(
 
 
 def refresh(batch: bytearray) -> bytes:
-    """Give a changed batch the CRC it now needs."""
+    """Update the CRC of a changed batch."""
     batch[17:21] = crc32c(batch[21:]).to_bytes(4, "big")
     return bytes(batch)
 
@@ -83,7 +78,7 @@ def test_sequences_wrap_to_zero() -> None:
 
 @pytest.mark.parametrize("codec", Compression)
 @given(records=RECORDS)
-def test_records_come_back(codec: Compression, records: list[UnplacedRecord]) -> None:
+def test_records_are_read_back(codec: Compression, records: list[UnplacedRecord]) -> None:
     """Protects the encoding of records: nulls, empties, headers, timestamps that go backwards."""
     batch = build_batch(records, base_offset=7, compression=codec)
     expected = [Record(7 + i, ts, key, value, tuple(headers)) for i, (ts, key, value, headers) in enumerate(records)]
@@ -94,7 +89,7 @@ def test_records_come_back(codec: Compression, records: list[UnplacedRecord]) ->
 
 
 @given(value=st.integers(-(2**63), 2**63 - 1))
-def test_varints_come_back(value: int) -> None:
+def test_varints_are_read_back(value: int) -> None:
     """Protects zigzag over all 64 bits."""
     out = bytearray(b"?")
     append_varint(out, value)
@@ -113,20 +108,20 @@ def test_varints_have_protobuf_form(value: int, encoded: str) -> None:
 
 @pytest.mark.parametrize("encoded", [b"", b"\x80", b"\xff" * 9, b"\xff" * 10 + b"\x01"])
 def test_cut_and_endless_varints_are_refused(encoded: bytes) -> None:
-    """Protects against reading beyond the end, or on and on."""
+    """Protects against reading beyond the end, or without end."""
     with pytest.raises(ProtocolError):
         read_varint(encoded, 0)
 
 
 def test_log_append_time_replaces_every_timestamp() -> None:
-    """Protects readers of topics with LogAppendTime: the records' own timestamps do not count there."""
+    """Protects readers of topics with LogAppendTime: the records' own timestamps are ignored there."""
     batch = build_batch([(NOW, None, b"a", ()), (NOW - 9, None, b"b", ())], timestamp_type=TimestampType.LOG_APPEND_TIME)
     assert read_batch_header(batch).timestamp_type is TimestampType.LOG_APPEND_TIME
     assert [record.timestamp for record in iterate_records(batch, max_bytes=LIMIT)] == [NOW, NOW]
 
 
 def test_a_cut_header_is_a_protocol_error() -> None:
-    """Protects callers that catch ProtocolError: struct's own error must not come through."""
+    """Protects callers that catch ProtocolError: struct's own error must not escape."""
     batch = build_batch([(NOW, None, None, ())])
     for size in range(RECORD_BATCH_OVERHEAD):
         with pytest.raises(ProtocolError):
@@ -144,7 +139,7 @@ def test_the_crc_covers_all_but_the_first_21_bytes() -> None:
 
 
 def test_a_crc_check_of_a_cut_batch_fails_without_an_error() -> None:
-    """Protects recovery, which meets torn tails."""
+    """Protects recovery, which reads torn tails."""
     batch = build_batch([(NOW, b"key", b"value", ())])
     header = read_batch_header(batch)
     assert not check_crc(batch[:-1], 0, header)
@@ -153,7 +148,7 @@ def test_a_crc_check_of_a_cut_batch_fails_without_an_error() -> None:
 
 
 def test_batches_are_walked_up_to_a_cut_one() -> None:
-    """Protects Fetch answers: their last batch may be cut anywhere."""
+    """Protects Fetch responses: their last batch may be cut anywhere."""
     first, second = build_batch([(NOW, None, b"a", ())]), build_batch([(NOW, None, b"bc", ())] * 2, base_offset=1)
     for size in range(len(second)):
         walked = list(iterate_batches(first + second[:size]))
@@ -163,7 +158,7 @@ def test_batches_are_walked_up_to_a_cut_one() -> None:
 
 @pytest.mark.parametrize(("position", "field"), [(8, b"\x00\x00\x00\x30"), (8, b"\xff\xff\xff\xff"), (16, b"\x01"), (16, b"\x03")])
 def test_impossible_batches_stop_the_walk(position: int, field: bytes) -> None:
-    """Protects against walking on the spot, backwards, or through another format."""
+    """Protects against a walk without progress, backwards, or through another format."""
     batch = bytearray(build_batch([(NOW, None, b"a", ())]))
     batch[position : position + len(field)] = field
     with pytest.raises(ProtocolError):
@@ -184,7 +179,7 @@ def test_damaged_records_raise_nothing_but_protocol_errors(place: int, byte: int
 
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_a_count_that_does_not_fit_the_records_is_refused(count: int) -> None:
-    """Protects readers from taking fewer or more records than there are."""
+    """Protects readers from reading fewer or more records than there are."""
     batch = bytearray(build_batch([(NOW, b"k", b"v", ())] * 2))
     batch[57:61] = count.to_bytes(4, "big")
     with pytest.raises(ProtocolError):
@@ -192,7 +187,7 @@ def test_a_count_that_does_not_fit_the_records_is_refused(count: int) -> None:
 
 
 def test_a_batch_that_would_decompress_beyond_the_limit_is_refused() -> None:
-    """Protects the limit's way through `iterate_records`."""
+    """Protects the limit in `iterate_records`."""
     batch = build_batch([(NOW, None, bytes(10_000), ())], compression=Compression.ZSTD)
     with pytest.raises(CompressionError):
         list(iterate_records(batch, max_bytes=9_999))
@@ -205,9 +200,9 @@ def test_a_codec_without_meaning_is_a_protocol_error() -> None:
 
 
 @pytest.mark.parametrize("kind", ControlRecordType)
-def test_end_transaction_markers_come_back(kind: ControlRecordType) -> None:
+def test_end_transaction_markers_are_read_back(kind: ControlRecordType) -> None:
     """Protects the markers' bytes: key `version, type`, value `version, coordinator epoch`."""
-    batch = build_end_transaction_marker(kind, timestamp_ms=NOW, producer_id=5, producer_epoch=2, coordinator_epoch=11, base_offset=90)
+    batch = build_end_transaction_marker(ControlRecord(kind, 11), timestamp_ms=NOW, producer_id=5, producer_epoch=2, base_offset=90)
     header = read_batch_header(batch)
     assert (header.is_control, header.is_transactional, header.base_sequence, header.last_offset) == (True, True, -1, 90)
     (record,) = iterate_records(batch, max_bytes=LIMIT)

@@ -9,9 +9,11 @@ import pytest
 from aiokafka.record.default_records import DefaultRecordBatch as AiokafkaBatch
 from aiokafka.record.default_records import DefaultRecordBatchBuilder as AiokafkaBuilder
 
+from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.compression import Compression
-from lowtide.protocol.records import Record, build_batch, check_crc, iterate_records, read_batch_header
-from lowtide.storage.log.validator import ValidatedBatch, ValidationRules, validate_produce
+from lowtide.protocol.records import Record, check_crc, iterate_records, read_batch_header
+from lowtide.storage.log.validation_rules import ValidationRules
+from lowtide.storage.log.validator import ValidatedBatch, validate_produce
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python reads its schemas by a deprecated function.
@@ -45,7 +47,7 @@ def built_by(builder: Any, codec: Compression) -> bytes:
 @BUILDERS
 @CODECS
 def test_we_read_and_accept_what_clients_build(builder: Any, codec: Compression) -> None:
-    """Protects the whole way in: header, CRC, decompression, records, and the produce path's verdict."""
+    """Protects the whole path in: header, CRC, decompression, records, and the produce path's verdict."""
     batch = built_by(builder, codec)
     header = read_batch_header(batch)
     assert check_crc(batch, 0, header)
@@ -53,12 +55,12 @@ def test_we_read_and_accept_what_clients_build(builder: Any, codec: Compression)
     assert list(iterate_records(batch, max_bytes=1 << 20)) == EXPECTED
     accepted = validate_produce(memoryview(bytearray(batch)), ValidationRules(), NOW)
     assert isinstance(accepted, ValidatedBatch)
-    assert b"".join(accepted.tail) == batch[16:], "a sound batch is stored as it was sent"
+    assert b"".join(accepted.tail) == batch[16:], "a valid batch is stored as it was sent"
 
 
 @BUILDERS
 def test_uncompressed_batches_are_the_same_bytes(builder: Any) -> None:
-    """Protects against differences that both readers happen to forgive."""
+    """Protects against differences that both readers tolerate."""
     records = [(ts, key, value, [(name.encode(), content) for name, content in headers]) for ts, key, value, headers in RECORDS]
     ours = bytearray(build_batch(records, producer_id=12, producer_epoch=1, base_sequence=30))
     theirs = bytearray(built_by(builder, Compression.NONE))
@@ -70,7 +72,7 @@ def test_uncompressed_batches_are_the_same_bytes(builder: Any) -> None:
 @READERS
 @CODECS
 def test_clients_read_what_we_build(reader: Any, codec: Compression) -> None:
-    """Protects the whole way out, including batches that the broker compresses itself."""
+    """Protects the whole path out, including batches that the broker compresses itself."""
     records = [(ts, key, value, [(name.encode(), content) for name, content in headers]) for ts, key, value, headers in RECORDS]
     batch = reader(build_batch(records, base_offset=500, compression=codec))
     assert batch.validate_crc()

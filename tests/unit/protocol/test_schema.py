@@ -1,4 +1,4 @@
-"""The language of declarations: version ranges, nullability, tags, and the mistakes that it catches."""
+"""The language of declarations: version ranges, nullability, tags, and the mistakes that it detects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lowtide.protocol.schema import ApiMessage, Bytes, Int16, Int32, Message, Nu
 
 
 class Inner(Message, kw_only=True):
-    """A nested struct with a field that came later and a tag."""
+    """A nested struct with a later field and a tag."""
 
     number: Int32 = 0
     later: Annotated[Int16, Versions("2+")] = 7
@@ -21,7 +21,7 @@ class Inner(Message, kw_only=True):
 
 
 class Sample(ApiMessage, kw_only=True):
-    """Everything that the language has and no message of ours uses yet, among it plain bytes and lists of ids."""
+    """All features of the language that no message uses yet, such as plain bytes and lists of ids."""
 
     VERSIONS: ClassVar = Versions("0-3")
     FLEXIBLE: ClassVar = Versions("1+")
@@ -47,7 +47,7 @@ def test_version_ranges() -> None:
 
 @pytest.mark.parametrize("codec_of", [codec_for, reference_codec])
 def test_each_version_by_hand(codec_of) -> None:
-    """What is written in which version: absent fields, compact encodings, tags of nested structs."""
+    """The bytes of each version: absent fields, compact encodings, tags of nested structs."""
     ids = bytes(16).hex() + bytes(range(16)).hex()
     written = {version: codec_of(Sample, version).encode(SAMPLE).hex(" ") for version in range(4)}
     assert written[0] == bytes.fromhex("00000005 00000003 78797a 00000002" + ids + "00000001").hex(" ")
@@ -58,7 +58,7 @@ def test_each_version_by_hand(codec_of) -> None:
 
 @pytest.mark.parametrize("codec_of", [codec_for, reference_codec])
 def test_absent_fields_take_their_defaults(codec_of) -> None:
-    """A field that the version lacks isn't read: it has the default of the declaration."""
+    """A field that the version lacks is not read: it has the default of the declaration."""
     got = {}
     for version in range(4):
         codec = codec_of(Sample, version)
@@ -85,7 +85,7 @@ def test_null_depends_on_the_version(codec_of) -> None:
 
 @pytest.mark.parametrize("codec_of", [codec_for, reference_codec])
 def test_a_tagged_struct_with_tags_of_its_own(codec_of) -> None:
-    """The inner section doesn't disturb the outer one."""
+    """The inner section does not affect the outer one."""
     codec = codec_of(Sample, 3)
     message = msgspec.structs.replace(SAMPLE, extra=Inner(number=-1, note="deep"))
     frame = codec.encode(message)
@@ -94,7 +94,7 @@ def test_a_tagged_struct_with_tags_of_its_own(codec_of) -> None:
     assert got.inner == message.inner
 
 
-def test_codecs_are_made_once() -> None:
+def test_codecs_are_compiled_once() -> None:
     """Compilation costs about a millisecond; a connection may ask each time."""
     assert codec_for(Sample, 1) is codec_for(Sample, 1)
     assert "def decode" in generated_source(Sample, 1)
@@ -103,7 +103,7 @@ def test_codecs_are_made_once() -> None:
 
 
 class Place(Message, kw_only=True):
-    """A struct that is null at times, with a text, so that its length isn't fixed, and a tag."""
+    """A struct that may be null, with a text, so that its length is not fixed, and a tag."""
 
     name: String
     number: Int32
@@ -138,7 +138,7 @@ PLACE = Place(name="a", number=5)
     ],
 )
 def test_a_struct_that_may_be_null(codec_of, version, page, written) -> None:
-    """A byte before it tells; in versions where it can't be null there is none. Every cut is noticed."""
+    """A byte before it marks null; in versions without null there is no such byte. Every cut is detected."""
     codec = codec_of(Page, version)
     frame = bytes.fromhex(written)
     assert codec.encode(page) == frame
@@ -150,15 +150,15 @@ def test_a_struct_that_may_be_null(codec_of, version, page, written) -> None:
 
 @pytest.mark.parametrize("codec_of", [codec_for, reference_codec])
 @pytest.mark.parametrize("mark", ["00", "02", "fe", "80", "7f"])
-def test_what_says_neither_null_nor_struct_is_refused(codec_of, mark) -> None:
-    """Nobody writes it; Kafka would guess."""
+def test_a_mark_of_neither_null_nor_struct_is_refused(codec_of, mark) -> None:
+    """No writer uses such a mark; Kafka would guess."""
     frame = bytes.fromhex(f"0001 {mark} 02 61 00000005 00 0002 01 00")
     with pytest.raises(ProtocolError):
         codec_of(Page, 1).decode(frame, 0, len(frame))
 
 
 class WithoutDefault(ApiMessage, kw_only=True):
-    """Wrong: absent in version 1, and nothing to put there."""
+    """Wrong: absent in version 1, without a default."""
 
     VERSIONS: ClassVar = Versions("0-1")
     FLEXIBLE: ClassVar = Versions("none")
@@ -189,6 +189,6 @@ class NullNumber(ApiMessage, kw_only=True):
     [(WithoutDefault, 1, "has no default"), (TaggedTooEarly, 0, "not flexible"), (NullNumber, 0, "cannot be null")],
 )
 def test_a_wrong_declaration_is_noticed(message, version, reason) -> None:
-    """Our own mistakes fail at first use, which the tests over all versions make certain."""
+    """Our own mistakes fail at the first use; the tests over all versions use every declaration."""
     with pytest.raises(AssertionError, match=reason):
         wire_form(message, version)

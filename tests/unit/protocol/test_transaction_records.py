@@ -1,4 +1,4 @@
-"""The records of transactions: what is written by hand is what the codec would write."""
+"""The records of transactions: the hand-written encoder writes the same bytes as the codec."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ MANY = Transaction(
 @example(MANY)
 @example(msgspec.structs.replace(MANY, partitions=frozenset(), client_version=2))
 def test_the_bytes_are_those_of_the_codec(transaction: Transaction) -> None:
-    """Protects the format: Kafka's brokers and tools read these records, and a coordinator that takes over."""
+    """Protects the format: Kafka's brokers and tools read these records, and so does the next coordinator."""
     assert transaction.as_record() == encode_transaction(transaction.transactional_id, transaction.as_value())
     read = decode_transaction(*transaction.as_record())
     assert read is not None

@@ -1,4 +1,4 @@
-"""A leader's state for tests: an image with three brokers, a log that is only its offsets."""
+"""A leader's state for tests: an image with three brokers, a log that has only offsets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SELF = 1
 
 
 class FakeLog(LogOffsets):
-    """Offsets, leader epochs and the one setting that matters."""
+    """Offsets, leader epochs and `min.insync.replicas`."""
 
     def __init__(self, *, log_start_offset: int = 0, log_end_offset: int = 0, min_insync_replicas: int = 1) -> None:
         super().__init__(

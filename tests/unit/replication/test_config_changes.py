@@ -1,4 +1,4 @@
-"""Changing what is set: what operations come to, and that a plan undoes nothing that it wasn't decided on."""
+"""Changing configurations: the results of operations, and that a plan overwrites no change that it was not based on."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from lowtide.metadata import keys
 from lowtide.metadata.changes import ChangePlan
 from lowtide.metadata.engine import Engine
 from lowtide.metadata.image import MetadataImage
+from lowtide.metadata.image_change import load_image
 from lowtide.metadata.records import PartitionRecord, TopicRecord, encode
 from lowtide.metadata.store import Compare, Delete, Put, check_transaction
 from lowtide.protocol.errors import ErrorCode
@@ -74,7 +75,7 @@ class Cluster:
 
     @property
     def image(self) -> MetadataImage:
-        return MetadataImage.load(self.engine.range(b""), self.engine.revision, prefix=b"")
+        return load_image(self.engine.range(b""), self.engine.revision, prefix=b"")
 
     def write(self, operations: Sequence[Put | Delete], compares: Sequence[Compare] = ()) -> bool:
         staged = self.engine.stage()
@@ -104,7 +105,7 @@ def test_a_topics_configuration_is_set_changed_and_cleared() -> None:
 @pytest.mark.parametrize("before", [{}, {"ms": "1"}])
 @pytest.mark.parametrize("first", [{"ms": "2"}, {}, {"bytes": "1"}])
 def test_of_two_changes_decided_on_the_same_state_one_is_made(before: dict[str, str], first: dict[str, str]) -> None:
-    """The second has to be decided anew, or it would undo the first."""
+    """The second must be decided again, or it would undo the first."""
     cluster = Cluster()
     cluster.make(cluster.plan(before))
     one, other = cluster.plan(first), cluster.plan({"other": "1"})
@@ -116,8 +117,8 @@ def test_of_two_changes_decided_on_the_same_state_one_is_made(before: dict[str, 
     assert cluster.make(cluster.plan({**first, "other": "1"}))
 
 
-def test_nothing_is_set_on_a_topic_that_was_made_anew() -> None:
-    """The plan was for the one before; also for one that is gone."""
+def test_nothing_is_set_on_a_topic_that_was_re_created() -> None:
+    """The plan was for the earlier topic. The same holds for a deleted topic."""
     cluster = Cluster()
     plan = cluster.plan({"ms": "1"})
     cluster.write([Delete(keys.topic("a")), Delete(keys.partition(b"A" * 16, 0))])
@@ -128,7 +129,7 @@ def test_nothing_is_set_on_a_topic_that_was_made_anew() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "0", "17"])
-def test_brokers_are_configured_each_and_all(name: str) -> None:
+def test_brokers_are_configured_one_by_one_and_together(name: str) -> None:
     cluster = Cluster()
     cluster.make(plan_broker_configs(cluster.image, "3", {"kept": "1"}))
     for wanted in ({"ms": "1"}, {"ms": "2"}, {}):
@@ -141,6 +142,6 @@ def test_brokers_are_configured_each_and_all(name: str) -> None:
 
 
 def test_a_refusal_is_short_enough_to_be_sent() -> None:
-    """Whatever it quotes; in a text of four bytes a character too."""
+    """This holds for any quoted text, also with four bytes a character."""
     assert len(Refusal(ErrorCode.INVALID_CONFIG, "\U0001f30a" * 40_000).message.encode()) < 32_767
     assert Refusal(ErrorCode.INVALID_CONFIG, "short").message == "short"

@@ -1,4 +1,4 @@
-"""Who leads: elections by the rules of in-sync sets and registrations, as single cases and under any sequence of deaths and returns."""
+"""Elections by the rules of ISRs and registrations: single cases, and any sequence of failures and returns."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from lowtide.metadata import keys
 from lowtide.metadata.engine import Engine
 from lowtide.metadata.image import BrokerImage, MetadataImage, PartitionImage
+from lowtide.metadata.image_change import load_image
 from lowtide.metadata.records import NO_LEADER, BrokerRecord, ControllerRecord, PartitionRecord, TopicRecord, encode
 from lowtide.metadata.store import Compare, Delete, Put, check_transaction
 from lowtide.protocol.types import topic_id_text
 from lowtide.replication.controller import plan_controller_work, plan_leaders
 from lowtide.replication.elections import elect
+from tests.examples import examples
 
 TOPIC_ID = b"T" * 16
 BROKERS = (1, 2, 3)
@@ -40,8 +42,8 @@ ALIVE = {1: 10, 2: 20, 3: 30}
         pytest.param({1: 11, 2: 20, 3: 30}, partition((1, 2, 3), 1), 2, (2, 3), 6, id="leader-restarted"),
         pytest.param({1: 10, 2: 21, 3: 30}, partition((1, 2, 3), 1), 1, (1, 3), 5, id="follower-restarted"),
         pytest.param({3: 30, 1: 10}, partition((2, 3), 2), 3, (3,), 6, id="only-in-sync-ones-lead"),
-        pytest.param({3: 30}, partition((1, 2), 1), NO_LEADER, (1, 2), 6, id="nobody-in-sync-lives"),
-        pytest.param({}, partition((1,), 1), NO_LEADER, (1,), 6, id="nobody-lives"),
+        pytest.param({3: 30}, partition((1, 2), 1), NO_LEADER, (1, 2), 6, id="no-live-member"),
+        pytest.param({}, partition((1,), 1), NO_LEADER, (1,), 6, id="no-live-replica"),
         pytest.param({1: 11}, partition((1,), 1), 1, (1,), 6, id="sole-broker-restarted"),
         pytest.param({2: 21}, partition((1, 2), NO_LEADER), 2, (2,), 6, id="a-member-came-back"),
         pytest.param({1: 11, 2: 21, 3: 31}, partition((3, 2), NO_LEADER), 2, (2,), 6, id="several-came-back"),
@@ -49,7 +51,7 @@ ALIVE = {1: 10, 2: 20, 3: 30}
     ],
 )
 def test_elections(live: dict[int, int], before: PartitionImage, leader: int, isr: tuple[int, ...], leader_epoch: int) -> None:
-    """Single cases: the order of the replicas decides, epochs of members are those of living registrations."""
+    """Single cases: the order of the replicas decides, the epochs of members are those of live registrations."""
     after = elect(image_with(live), TOPIC_ID, 0, before)
     assert after is not None
     assert (after.leader, after.isr, after.leader_epoch, after.partition_epoch) == (leader, isr, leader_epoch, 8)
@@ -70,14 +72,14 @@ def test_elections(live: dict[int, int], before: PartitionImage, leader: int, is
         ({3: 30}, partition((1, 2), NO_LEADER)),
     ],
 )
-def test_what_is_well_is_left_alone(live: dict[int, int], state: PartitionImage) -> None:
-    """No write, no epoch: also where nobody can lead, and where the leader isn't the preferred one."""
+def test_healthy_partitions_are_not_changed(live: dict[int, int], state: PartitionImage) -> None:
+    """No write, no new epoch: also if no replica can lead, and if the leader is not the preferred one."""
     assert elect(image_with(live), TOPIC_ID, 0, state) is None
 
 
 @pytest.mark.parametrize("dies", [2, 3])
-def test_an_election_does_not_count_on_who_has_died_since(dies: int) -> None:
-    """Neither as leader nor as a member in sync: a plan that was made before the death conflicts."""
+def test_an_election_does_not_rely_on_a_broker_that_failed_since(dies: int) -> None:
+    """Neither as leader nor as a member in sync: a plan from before the failure conflicts."""
     machine = ClusterMachine()
     machine.create(partitions=1)
     machine.write([Delete(keys.broker(1))])
@@ -89,7 +91,7 @@ def test_an_election_does_not_count_on_who_has_died_since(dies: int) -> None:
 
 
 class ClusterMachine(RuleBasedStateMachine):
-    """Brokers die, return, leave the in-sync set and rejoin it; the controller works on images that may be old."""
+    """Brokers fail, return, leave the ISR and rejoin it; the controller works on images that may be old."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -109,7 +111,7 @@ class ClusterMachine(RuleBasedStateMachine):
         self.seen = self.image()
 
     def image(self) -> MetadataImage:
-        return MetadataImage.load(self.engine.range(b""), self.engine.revision, prefix=b"")
+        return load_image(self.engine.range(b""), self.engine.revision, prefix=b"")
 
     def write(self, operations: list[Put | Delete], compares: tuple[Compare, ...] = ()) -> bool:
         before = self.image() if "t" in self.image().topics else None
@@ -127,12 +129,14 @@ class ClusterMachine(RuleBasedStateMachine):
                 continue
             assert new.partition_epoch == old.partition_epoch + 1
             assert new.leader_epoch >= old.leader_epoch
-            assert new.isr, "the in-sync set never becomes empty"
+            assert new.isr, "the ISR never becomes empty"
             if new.leader != old.leader:
                 assert new.leader_epoch == old.leader_epoch + 1
             if new.leader != NO_LEADER:
                 assert new.leader in new.isr
-                assert new.isr_epochs == tuple(after.brokers[member].epoch for member in new.isr), "members live under that registration"
+                assert new.isr_epochs == tuple(after.brokers[member].epoch for member in new.isr), (
+                    "members are live under that registration"
+                )
                 assert new.leader in old.isr, "no unclean election"
 
     @precondition(lambda self: self.image().brokers)
@@ -148,7 +152,7 @@ class ClusterMachine(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 2), members=st.sets(st.sampled_from(BROKERS), min_size=1))
     def leader_changes_isr(self, number: int, members: set[int]) -> None:
-        """As the leader does it: fenced by its own and the members' registrations."""
+        """Write an ISR as the leader does: fenced by its own and the members' registrations."""
         image = self.image()
         state = image.topics["t"].partitions[number % self.count]
         members.add(state.leader)
@@ -176,7 +180,7 @@ class ClusterMachine(RuleBasedStateMachine):
 
     @invariant()
     def an_up_to_date_controller_settles_everything(self) -> None:
-        """On a copy: one plan on the present image leaves nothing to do, and everybody who can lead is led."""
+        """On a copy: one plan on the current image leaves nothing to do, and every partition that can have a leader has one."""
         if not hasattr(self, "seen"):
             return
         copy = Engine(boot=2, revision=self.engine.revision, keys=self.engine.keys.values())
@@ -184,18 +188,18 @@ class ClusterMachine(RuleBasedStateMachine):
             staged = copy.stage()
             assert copy.evaluate(staged, step.compares, step.operations, ()).succeeded
             copy.commit(staged)
-        settled = MetadataImage.load(copy.range(b""), copy.revision, prefix=b"")
+        settled = load_image(copy.range(b""), copy.revision, prefix=b"")
         assert plan_leaders(settled).is_empty
         for state in settled.topics["t"].partitions:
             assert state.has_leader == any(member in settled.brokers for member in state.isr)
 
 
 TestCluster = ClusterMachine.TestCase
-TestCluster.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestCluster.settings = settings(max_examples=examples(60), stateful_step_count=25, deadline=None)
 
 
 def test_a_sole_brokers_restart_raises_every_leader_epoch_by_one() -> None:
-    """A thousand partitions in few steps, each within the store's limits; a second look finds nothing to do."""
+    """A thousand partitions in few steps, each within the store's limits; a second plan is empty."""
     engine = Engine(boot=1, revision=0, keys=())
 
     def write(operations: list[Put | Delete], compares: tuple[Compare, ...] = ()) -> None:
@@ -209,14 +213,14 @@ def test_a_sole_brokers_restart_raises_every_leader_epoch_by_one() -> None:
     write([Put(keys.topic("t"), encode(TopicRecord(topic_id_text(TOPIC_ID), 1000))), *puts])
     write([Delete(keys.broker(0))])
     write([Put(keys.broker(0), encode(BrokerRecord("second life", ())))])
-    image = MetadataImage.load(engine.range(b""), engine.revision, prefix=b"")
+    image = load_image(engine.range(b""), engine.revision, prefix=b"")
     plan = plan_leaders(image)
     assert len(plan.steps) == 10
     fences = [Compare(b"broker", "create", "==", 1), Compare(b"controller", "create", "==", 1)]
     for step in plan.steps:
         check_transaction([*step.compares, *fences], step.operations, ())
         write(list(step.operations), step.compares)
-    image = MetadataImage.load(engine.range(b""), engine.revision, prefix=b"")
+    image = load_image(engine.range(b""), engine.revision, prefix=b"")
     partitions = image.topics["t"].partitions
     assert {(each.leader, each.leader_epoch, each.isr_epochs, each.partition_epoch) for each in partitions} == {
         (0, 5, (image.brokers[0].epoch,), 10)
@@ -225,7 +229,7 @@ def test_a_sole_brokers_restart_raises_every_leader_epoch_by_one() -> None:
 
 
 def test_steps_stay_small_with_many_leaders() -> None:
-    """Each new leader costs a comparison: with a hundred of them steps get shorter, not over the store's limit."""
+    """Each new leader costs a comparison: with a hundred of them steps get shorter, and stay within the store's limit."""
     brokers = {broker_id: BrokerImage(broker_id, broker_id + 1, ()) for broker_id in range(1, 120)}
     puts = {}
     for number in range(300):
@@ -239,7 +243,7 @@ def test_steps_stay_small_with_many_leaders() -> None:
     topic = Put(keys.topic("t"), encode(TopicRecord(topic_id_text(TOPIC_ID), 300)))
     engine.evaluate(staged, (), [*(Put(key, value) for key, value in puts.items()), topic], ())
     engine.commit(staged)
-    loaded = MetadataImage.load(engine.range(b""), 1, prefix=b"")
+    loaded = load_image(engine.range(b""), 1, prefix=b"")
     image = MetadataImage(revision=1, brokers=brokers, topics=loaded.topics, topic_names=loaded.topic_names)
     plan = plan_leaders(image)
     assert sum(len(step.operations) for step in plan.steps) == 300

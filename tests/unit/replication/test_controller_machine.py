@@ -1,6 +1,6 @@
-"""The controller under any sequence of events: brokers come, go, restart, stop, lose directories and logs; clients reassign and elect.
+"""The controller under any sequence of events: brokers join, leave, restart, stop, lose directories and logs; clients reassign and elect.
 
-The controller acts on images that may be old. What must hold is checked at every change that the store takes.
+The controller acts on images that may be old. The invariants are checked at every change that the store accepts.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from lowtide.metadata import keys
 from lowtide.metadata.changes import ChangePlan
 from lowtide.metadata.engine import Engine
 from lowtide.metadata.image import MetadataImage, PartitionImage
+from lowtide.metadata.image_change import load_image
 from lowtide.metadata.records import NO_LEADER, BrokerRecord, ControllerRecord, PartitionRecord, TopicRecord, encode
 from lowtide.metadata.store import Compare, Delete, Put, check_transaction
 from lowtide.protocol.types import topic_id_text
@@ -20,6 +21,7 @@ from lowtide.replication.controller import ControllerSettings, plan_controller_w
 from lowtide.replication.elections import Election, assignment_of, living_members
 from lowtide.replication.reassignments import Reassignment, plan_reassignments
 from lowtide.replication.requested_elections import plan_elections
+from tests.examples import examples
 
 TOPIC_ID = b"T" * 16
 BROKERS = (1, 2, 3, 4)
@@ -33,7 +35,7 @@ assignments = st.lists(brokers, min_size=1, max_size=3, unique=True)
 
 
 class ControllerMachine(RuleBasedStateMachine):
-    """A store, what the controller has seen of it, and what clients asked for."""
+    """A store, the controller's view of it, and the requests of clients."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +58,7 @@ class ControllerMachine(RuleBasedStateMachine):
         self.seen = self.image()
 
     def image(self) -> MetadataImage:
-        return MetadataImage.load(self.engine.range(b""), self.engine.revision, prefix=b"")
+        return load_image(self.engine.range(b""), self.engine.revision, prefix=b"")
 
     def write(self, operations: list[Put | Delete], compares: tuple[Compare, ...] = ()) -> bool:
         before = self.image()
@@ -73,24 +75,24 @@ class ControllerMachine(RuleBasedStateMachine):
     def carry_out(self, plan: ChangePlan) -> bool:
         return all(self.write(list(step.operations), step.compares) for step in plan.steps)
 
-    # What must hold
+    # Invariants
 
     def check(self, number: int, before: MetadataImage, after: MetadataImage) -> None:
         old, new = before.topics["t"].partitions[number], after.topics["t"].partitions[number]
         if new == old:
             return
         assert new.partition_epoch == old.partition_epoch + 1
-        assert new.isr, "the in-sync set never becomes empty"
+        assert new.isr, "the ISR never becomes empty"
         assert set(new.isr) <= set(new.replicas)
         assert set(new.adding) | set(new.removing) <= set(new.replicas)
         assert new.leader_epoch == old.leader_epoch + int(self.leads_anew(old, new))
         if new.leader != NO_LEADER:
             assert new.leader in new.isr
-            assert new.isr_epochs == tuple(after.brokers[member].epoch for member in new.isr), "members live under their registration"
+            assert new.isr_epochs == tuple(after.brokers[member].epoch for member in new.isr), "members are live under their registration"
         if self.leads_anew(old, new) and new.leader != NO_LEADER and not self.unclean_is_asked:
             self.check_clean(number, before, old, new)
         if not new.adding and not new.removing:
-            assert set(new.replicas) == set(self.targets[number]), "a reassignment that is through has just the target"
+            assert set(new.replicas) == set(self.targets[number]), "a finished reassignment has exactly the target"
 
     def leads_anew(self, old: PartitionImage, new: PartitionImage) -> bool:
         if new.leader != old.leader:
@@ -103,8 +105,10 @@ class ControllerMachine(RuleBasedStateMachine):
     def check_clean(self, number: int, before: MetadataImage, old: PartitionImage, new: PartitionImage) -> None:
         epoch = self.membership(old, new.leader)
         assert epoch is not None, "no unclean election"
-        assert not before.is_stale(new.leader, TOPIC_ID, number, epoch), "nobody leads who lost what it had"
-        assert epoch == before.brokers[new.leader].epoch or not self.steady(number, before, old), "members go before those who returned"
+        assert not before.is_stale(new.leader, TOPIC_ID, number, epoch), "a replica that lost its records does not lead"
+        assert epoch == before.brokers[new.leader].epoch or not self.steady(number, before, old), (
+            "members have priority over those that returned"
+        )
 
     def steady(self, number: int, image: MetadataImage, partition: PartitionImage) -> list[int]:
         return [
@@ -116,7 +120,7 @@ class ControllerMachine(RuleBasedStateMachine):
     # Events
 
     def end(self, broker_id: int) -> list[Put | Delete]:
-        """What the end of its lease takes along."""
+        """The operations at the end of its lease."""
         gone = [keys.broker(broker_id), keys.shutdown(broker_id), keys.offline(broker_id)]
         return [Delete(key) for key in gone if self.engine.keys.get(key) is not None]
 
@@ -127,7 +131,7 @@ class ControllerMachine(RuleBasedStateMachine):
 
     @rule(broker_id=brokers, is_stale=st.booleans())
     def come_back(self, broker_id: int, is_stale: bool) -> None:  # noqa: FBT001 - Hypothesis gives it by name.
-        """Also fast, before its lease was missed."""
+        """Register again, possibly before its lease has ended."""
         if broker_id in self.image().brokers:
             self.write(self.end(broker_id))
         operations: list[Put | Delete] = [Put(keys.broker(broker_id), encode(BrokerRecord("i", ())))]
@@ -144,12 +148,14 @@ class ControllerMachine(RuleBasedStateMachine):
 
     @rule(broker_id=brokers, number=numbers)
     def directory_fails(self, broker_id: int, number: int) -> None:
+        """A broker reports all that have failed under its registration: none works again."""
         if broker_id in self.image().brokers:
-            self.write([Put(keys.offline(broker_id), encode({topic_id_text(TOPIC_ID): [number]}))])
+            failed = {number, *self.image().offline_replicas.get(broker_id, {}).get(TOPIC_ID, ())}
+            self.write([Put(keys.offline(broker_id), encode({topic_id_text(TOPIC_ID): sorted(failed)}))])
 
     @rule(number=numbers, members=st.sets(brokers, min_size=1))
     def leader_changes_isr(self, number: int, members: set[int]) -> None:
-        """As the leader does it: fenced by its own and the members' registrations, nobody who stops or is offline joins."""
+        """As the leader does it: fenced by its own and the members' registrations, no stopping or offline broker joins."""
         image = self.image()
         state = image.topics["t"].partitions[number]
         if state.leader == NO_LEADER or image.broker_epoch(state.leader) != self.membership(state, state.leader):
@@ -179,7 +185,7 @@ class ControllerMachine(RuleBasedStateMachine):
             self.carry_out(planned.plan)
             after = self.image().topics["t"].partitions[number]
             assert assignment_of(after).target == tuple(replicas)
-            assert after.has_leader or not alive or not planned.plan.steps, "changing one's mind costs nobody the leader"
+            assert after.has_leader or not alive or not planned.plan.steps, "a changed reassignment keeps a leader"
 
     @rule(number=numbers)
     def client_cancels(self, number: int) -> None:
@@ -196,7 +202,7 @@ class ControllerMachine(RuleBasedStateMachine):
     @rule(number=numbers, election=st.sampled_from([Election.PREFERRED, Election.UNCLEAN]))
     def client_elects(self, number: int, election: Election) -> None:
         self.unclean_is_asked = election is Election.UNCLEAN
-        planned = plan_elections(self.image(), [("t", number)], election)
+        planned = plan_elections(self.image(), [("t", number)], election, CLEAN)
         self.carry_out(planned.plan)
         self.unclean_is_asked = False
         after = self.image().topics["t"].partitions[number]
@@ -214,17 +220,17 @@ class ControllerMachine(RuleBasedStateMachine):
 
     @invariant()
     def an_up_to_date_controller_settles_everything(self) -> None:
-        """On a copy: a few plans leave nothing to do, and everybody who can lead is led."""
+        """On a copy: a few plans leave nothing to do, and every partition that can have a leader has one."""
         if not hasattr(self, "seen"):
             return
         copy = Engine(boot=2, revision=self.engine.revision, keys=self.engine.keys.values())
         settled = self.image()
-        for _ in range(3):  # Leaders first, then preferred ones, then the marks that nobody needs any more.
+        for _ in range(3):  # Leaders first, then preferred ones, then the marks that are not needed any more.
             for step in plan_controller_work(settled, CLEAN, rebalance=True).steps:
                 staged = copy.stage()
                 assert copy.evaluate(staged, step.compares, step.operations, ()).succeeded
                 copy.commit(staged)
-            settled = MetadataImage.load(copy.range(b""), copy.revision, prefix=b"")
+            settled = load_image(copy.range(b""), copy.revision, prefix=b"")
         assert plan_controller_work(settled, CLEAN, rebalance=True).is_empty
         for number, state in enumerate(settled.topics["t"].partitions):
             able = [member for member in state.isr if settled.replica_is_online(member, TOPIC_ID, number)]
@@ -233,9 +239,9 @@ class ControllerMachine(RuleBasedStateMachine):
             if state.has_leader:
                 assert settled.replica_is_online(state.leader, TOPIC_ID, number)
                 stays = [member for member in state.isr if settled.may_be_in_sync(member, TOPIC_ID, number)]
-                assert state.leader in stays or not stays, "who is about to stop leads only where nobody else can"
-                assert stays in ([], list(state.isr)), "who is about to stop leaves sets where others remain"
+                assert state.leader in stays or not stays, "a stopping broker leads only where no other can"
+                assert stays in ([], list(state.isr)), "a stopping broker leaves ISRs that have other members"
 
 
 TestController = ControllerMachine.TestCase
-TestController.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestController.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)

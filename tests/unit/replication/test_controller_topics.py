@@ -1,4 +1,4 @@
-"""Making and deleting topics: what is refused, in which order, and what the plans write."""
+"""Creating and deleting topics: refusals, their order, and the writes of the plans."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from lowtide.metadata import keys
 from lowtide.metadata.changes import ChangePlan
 from lowtide.metadata.engine import Engine
 from lowtide.metadata.image import BrokerImage, MetadataImage
+from lowtide.metadata.image_change import load_image
 from lowtide.metadata.records import BrokerRecord, ControllerRecord, encode
 from lowtide.metadata.store import Compare, Delete, Put, check_transaction
 from lowtide.protocol.errors import ErrorCode
@@ -25,7 +26,7 @@ from lowtide.replication.topic_names import check_topic_name, repeated_names
 
 
 class Cluster:
-    """Live brokers, and an image that follows what plans write."""
+    """Live brokers, and an image that follows the plans' writes."""
 
     def __init__(self, broker_ids: Sequence[int] = (0,)) -> None:
         self.engine = Engine(boot=1, revision=0, keys=())
@@ -36,7 +37,7 @@ class Cluster:
 
     @property
     def image(self) -> MetadataImage:
-        return MetadataImage.load(self.engine.range(b""), self.engine.revision, prefix=b"")
+        return load_image(self.engine.range(b""), self.engine.revision, prefix=b"")
 
     def write(self, operations: Sequence[Put | Delete], compares: Sequence[Compare] = ()) -> bool:
         staged = self.engine.stage()
@@ -62,7 +63,7 @@ class Cluster:
 
 @pytest.mark.parametrize("name", ["a", "a.b_c-D9", "__consumer_offsets", "x" * 249, "...", "-"])
 def test_legal_names(name: str) -> None:
-    """Kafka's alphabet and length; leading underscores are the client's to choose."""
+    """Kafka's alphabet and length; leading underscores are allowed."""
     assert check_topic_name(name) is None
 
 
@@ -75,7 +76,7 @@ def test_illegal_names(name: str) -> None:
     assert refusal.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
-def test_a_topic_is_made_as_the_client_asked() -> None:
+def test_a_topic_is_created_as_the_client_requested() -> None:
     """Counts, id, leader epoch 0, every replica in sync under its broker's epoch, configuration stored."""
     cluster = Cluster((0, 1, 2))
     creation = cluster.plan(NewTopic("t", 3, 2, configs={"retention.ms": "1"}))
@@ -95,7 +96,7 @@ def test_a_topic_is_made_as_the_client_asked() -> None:
 
 
 def test_minus_one_means_the_brokers_default() -> None:
-    """In every version of the request, as Kafka does it."""
+    """In every version of the request, as in Kafka."""
     creation = Cluster().plan(NewTopic("t", -1, -1))
     assert isinstance(creation, TopicCreation)
     assert (creation.partition_count, creation.replication_factor) == (2, 1)
@@ -124,14 +125,14 @@ def test_minus_one_means_the_brokers_default() -> None:
     ],
 )
 def test_refusals(topic: NewTopic, code: ErrorCode) -> None:
-    """Kafka's codes for counts and assignments that can't be."""
+    """Kafka's codes for impossible counts and assignments."""
     refusal = Cluster((0, 1)).plan(topic)
     assert isinstance(refusal, Refusal)
     assert refusal.error_code == code
     assert refusal.message
 
 
-def test_assignments_are_taken_as_given() -> None:
+def test_assignments_are_used_as_given() -> None:
     """In any order of partitions; the first replica leads."""
     cluster = Cluster((0, 1, 2))
     creation = cluster.plan(NewTopic("t", -1, -1, [(1, [2, 0]), (0, [1, 2])]))
@@ -142,7 +143,7 @@ def test_assignments_are_taken_as_given() -> None:
 
 
 def test_the_order_of_the_checks() -> None:
-    """Existence before collision before configuration before counts, as Kafka's controller does it."""
+    """Existence before collision before configuration before counts, as in Kafka's controller."""
     cluster = Cluster()
     cluster.create("a.b")
     bad = Refusal(ErrorCode.INVALID_CONFIG, "bad")
@@ -171,7 +172,7 @@ def test_only_dots_and_underscores_collide() -> None:
 
 
 def test_of_two_creators_one_wins() -> None:
-    """Plans made on the same image: the second conflicts in the store and the winner's topic is whole."""
+    """Plans from the same image: the second conflicts in the store, and the first topic is complete."""
     cluster = Cluster()
     first, second = cluster.plan(NewTopic("t", 250, 1)), cluster.plan(NewTopic("t", 250, 1))
     assert isinstance(first, TopicCreation)
@@ -181,8 +182,8 @@ def test_of_two_creators_one_wins() -> None:
     assert len(cluster.image.topics["t"].partitions) == 250
 
 
-def test_a_topic_is_not_made_on_a_broker_that_is_gone() -> None:
-    """Its in-sync set would name a registration that is over, and no event would tell the controller to mend it."""
+def test_a_topic_is_not_created_on_a_broker_that_is_gone() -> None:
+    """Its ISR would have an ended registration, and no event would make the controller repair it."""
     cluster = Cluster((0, 1))
     creation = cluster.plan(NewTopic("t", 4, 2))
     assert isinstance(creation, TopicCreation)
@@ -192,7 +193,7 @@ def test_a_topic_is_not_made_on_a_broker_that_is_gone() -> None:
 
 
 def test_a_creation_that_was_cut_short_is_invisible_and_swept_by_the_next_controller() -> None:
-    """Chunks without the record are nothing. The controller that makes the topic doesn't sweep, the next one does."""
+    """Chunks without the record are not visible. The controller that creates the topic does not sweep them, the next one does."""
     cluster = Cluster()
     creation = cluster.plan(NewTopic("t", 250, 1))
     assert isinstance(creation, TopicCreation)
@@ -209,7 +210,7 @@ def test_a_creation_that_was_cut_short_is_invisible_and_swept_by_the_next_contro
 
 @pytest.mark.parametrize(("brokers", "factor", "partitions"), [(1, 1, 5), (3, 1, 7), (3, 3, 9), (5, 3, 20), (6, 2, 60)])
 def test_replicas_are_spread(brokers: int, factor: int, partitions: int) -> None:
-    """Leaders and replicas even out over the brokers, nobody has a partition twice, and a broker's followers are not always the same."""
+    """Leaders and replicas are spread evenly, no broker has a partition twice, and a broker's followers are not always the same."""
     cluster = Cluster(range(brokers))
     creation = plan_create_topic(
         cluster.image, NewTopic("t", partitions, factor), default_partition_count=1, default_replication_factor=1, random=Random(5)
@@ -227,8 +228,8 @@ def test_replicas_are_spread(brokers: int, factor: int, partitions: int) -> None
         assert len({frozenset(replicas[1:]) for replicas in placed if replicas[0] == 0}) > 1
 
 
-def test_a_record_is_made_once_for_all_partitions_with_the_same_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten thousand partitions have one record on a sole broker, and the plan of them holds everybody else up."""
+def test_a_record_is_encoded_once_for_all_partitions_with_the_same_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten thousand partitions have one record on a sole broker, and planning them delays all other requests."""
     made: list[tuple[int, ...]] = []
 
     def counted(replicas: tuple[int, ...], isr: tuple[int, ...], epochs: dict[int, int]) -> bytes:
@@ -242,7 +243,7 @@ def test_a_record_is_made_once_for_all_partitions_with_the_same_replicas(monkeyp
 
 
 def test_topic_ids_are_random_uuids_that_no_tool_takes_for_an_option() -> None:
-    """Version 4, and their text never begins with a dash."""
+    """Version 4, and their text never starts with a dash."""
     random = Random(3)
     ids = [new_topic_id(random) for _ in range(500)]
     assert len(set(ids)) == 500
@@ -253,7 +254,7 @@ def test_topic_ids_are_random_uuids_that_no_tool_takes_for_an_option() -> None:
 
 
 def test_too_many_partitions_in_one_request() -> None:
-    """Ten thousand in all, defaults and assignments counted; impossible numbers are left to the topic's own check."""
+    """Ten thousand in all, defaults and assignments counted; impossible numbers are left to the check of the topic."""
     assert check_new_topics([NewTopic("a", 9_000, 1), NewTopic("b", -1, 1)], default_partition_count=1000) is None
     refusal = check_new_topics([NewTopic("a", 9_000, 1), NewTopic("b", -1, 1), NewTopic("c", 1)], default_partition_count=1000)
     assert refusal is not None
@@ -263,12 +264,12 @@ def test_too_many_partitions_in_one_request() -> None:
 
 
 def test_repeated_names() -> None:
-    """Each is one row with INVALID_REQUEST, made by the handler from this."""
+    """Each is one row with INVALID_REQUEST, which the handler builds from this."""
     assert repeated_names(["a", "b", "a", "c", "b", "a"]) == {"a", "b"}
 
 
 def test_a_deleted_topic_leaves_nothing() -> None:
-    """All its keys go, over as many steps as they need, the record in the first, but for a tombstone; others stay."""
+    """All its keys are deleted, in as many steps as needed, the record in the first; a tombstone stays, and so do other topics."""
     cluster = Cluster()
     cluster.create("kept")
     before = set(cluster.engine.keys)
@@ -278,12 +279,12 @@ def test_a_deleted_topic_leaves_nothing() -> None:
     assert len(plan.steps) == 3
     assert cluster.write(plan.steps[0].operations, plan.steps[0].compares)
     assert list(cluster.image.topics) == ["kept"]
-    assert list(cluster.image.deleted_topics) == [topic_id], "by the transaction that the topic goes with"
+    assert list(cluster.image.deleted_topics) == [topic_id], "by the transaction that deletes the topic"
     assert cluster.make(ChangePlan(plan.steps[1:]))
     assert set(cluster.engine.keys) == before | {keys.deleted_topic(topic_id)}
 
 
-def test_a_topic_made_anew_is_not_deleted_by_an_old_plan() -> None:
+def test_a_re_created_topic_is_not_deleted_by_an_old_plan() -> None:
     """A deletion decided for the earlier topic of that name conflicts."""
     cluster = Cluster()
     cluster.create("t")
@@ -294,7 +295,7 @@ def test_a_topic_made_anew_is_not_deleted_by_an_old_plan() -> None:
     assert "t" in cluster.image.topics
 
 
-def test_which_topics_are_meant_by_a_deletion() -> None:
+def test_which_topics_a_deletion_names() -> None:
     """By name or by id, one row each: Kafka's codes for none, both, unknown and repeated ones."""
     cluster = Cluster()
     ids = {name: cluster.create(name).topic_id for name in ("a", "b", "c", "d")}
@@ -326,7 +327,7 @@ def test_which_topics_are_meant_by_a_deletion() -> None:
     ]
 
 
-def test_a_topic_meant_by_name_and_by_id_in_two_rows_is_not_deleted() -> None:
+def test_a_topic_named_by_name_and_by_id_in_two_rows_is_not_deleted() -> None:
     """One row with INVALID_REQUEST, the topic stays."""
     cluster = Cluster()
     topic_id = cluster.create("a").topic_id

@@ -20,7 +20,7 @@ def cluster(*topics: TopicImage) -> tuple[MetadataImage, dict[int, TopicDeletion
     return image, dict(enumerate(resolve_deletions(image, [(each.name, ZERO_TOPIC_ID) for each in topics])))
 
 
-def test_small_topics_go_together_as_many_as_a_transaction_holds() -> None:
+def test_as_many_small_topics_are_deleted_together_as_fit_a_transaction() -> None:
     image, wanted = cluster(*(topic(number, 1 + number % 3) for number in range(300)))
     groups, refusals = plan_deletions(image, wanted)
     assert not refusals
@@ -36,7 +36,7 @@ def test_small_topics_go_together_as_many_as_a_transaction_holds() -> None:
     assert len(groups) <= len(operations) // (MAX_TRANSACTION_OPERATIONS - 6) + 1
 
 
-def test_each_topic_is_deleted_only_as_it_was_seen() -> None:
+def test_each_topic_is_deleted_only_in_the_state_of_the_image() -> None:
     image, wanted = cluster(topic(1), topic(2))
     ((group,), _) = plan_deletions(image, wanted)
     assert [(compare.field, compare.operator, compare.argument) for compare in group.plan.steps[0].compares] == [("modify", "==", 3)] * 2
@@ -44,13 +44,13 @@ def test_each_topic_is_deleted_only_as_it_was_seen() -> None:
     assert len({compare.key for compare in group.plan.steps[0].compares}) == 2
 
 
-def test_a_large_topic_goes_alone_and_the_small_ones_around_it_together() -> None:
+def test_a_large_topic_is_deleted_alone_and_the_small_ones_around_it_together() -> None:
     image, wanted = cluster(topic(0), topic(1, 250), topic(2), topic(3, 100))
     groups, _ = plan_deletions(image, wanted)
     assert sorted((group.members, len(group.plan.steps)) for group in groups) == [((0, 2, 3), 1), ((1,), 3)]
 
 
-def test_what_is_gone_is_refused_and_the_others_go() -> None:
+def test_a_missing_topic_is_refused_and_the_others_are_deleted() -> None:
     image, wanted = cluster(topic(0), topic(1), topic(2))
     smaller, _ = cluster(topic(0), topic(2))
     groups, refusals = plan_deletions(smaller, wanted)

@@ -1,4 +1,4 @@
-"""Elections where more is at stake than a dead broker: who stops, lost its directory or its log; unclean and preferred leaders; moves."""
+"""Elections beyond a failed broker: brokers that stop, or lost a directory or a log; unclean and preferred leaders; reassignments."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from lowtide.metadata.broker_image import StaleMark
-from lowtide.metadata.image import BrokerImage, ConfigImage, ImageDelta, MetadataImage, PartitionImage, TopicImage
+from lowtide.metadata.config_image import ConfigImage
+from lowtide.metadata.image import BrokerImage, ImageDelta, MetadataImage, PartitionImage, TopicImage
 from lowtide.metadata.records import NO_LEADER, FeaturesRecord, PartitionRecord
 from lowtide.replication.controller import ControllerSettings, ControllerWork, plan_controller_work
 from lowtide.replication.elections import Assignment, Election, elect, is_relieved, led_uncleanly
@@ -72,7 +73,7 @@ def decide(image: MetadataImage, before: PartitionImage, **options: object) -> P
     ],
 )
 def test_clean_elections(image: MetadataImage, before: PartitionImage, leader: int, isr: tuple[int, ...], leader_epoch: int) -> None:
-    """Leaders move away first, who can't serve leaves the set where others remain, and nobody leads who lost what it had."""
+    """Leaders move away first, a replica that cannot serve leaves an ISR with other members, and one that lost its records never leads."""
     after = decide(image, before)
     assert after is not None
     assert (after.leader, after.isr, after.leader_epoch) == (leader, isr, leader_epoch)
@@ -88,13 +89,13 @@ def test_clean_elections(image: MetadataImage, before: PartitionImage, leader: i
         pytest.param(image_of({1: 11}, stale={1: 11}), partition((1,), NO_LEADER), id="stale-and-alone"),
     ],
 )
-def test_what_is_left_as_it_is(image: MetadataImage, before: PartitionImage) -> None:
-    """A broker that stops leads on where nobody else can: its partitions are there for as long as it is."""
+def test_partitions_that_are_not_changed(image: MetadataImage, before: PartitionImage) -> None:
+    """A stopping broker stays leader where no other can lead: its partitions are available as long as it runs."""
     assert decide(image, before) is None
 
 
 def test_unclean_elections_only_where_they_are_allowed() -> None:
-    """A replica that isn't in sync, or one that lost what it had, leads alone."""
+    """A replica out of sync, or one that lost its records, leads alone."""
     image, before = image_of({3: 30}), partition((1, 2), NO_LEADER)
     assert decide(image, before) is None
     after = decide(image, before, election=Election.UNCLEAN)
@@ -107,10 +108,10 @@ def test_unclean_elections_only_where_they_are_allowed() -> None:
     assert decide(image_of({3: 30}, offline=(3,)), before, election=Election.UNCLEAN) is None
     clean = decide(image_of({2: 20, 3: 30}), partition((1, 2)), election=Election.UNCLEAN)
     assert clean is not None
-    assert clean.leader == 2, "not while a member of the set can lead"
+    assert clean.leader == 2, "not while a member of the ISR can lead"
 
 
-def test_the_topic_says_before_the_broker_whether_elections_may_be_unclean() -> None:
+def test_the_topic_s_key_for_unclean_elections_overrides_the_broker_s() -> None:
     """As in Kafka."""
     before = (partition((1, 2), NO_LEADER),)
     for configs, by_default, elected in (({}, False, False), ({}, True, True), ({"true": ""}, False, True), ({"false": ""}, True, False)):
@@ -120,7 +121,7 @@ def test_the_topic_says_before_the_broker_whether_elections_may_be_unclean() -> 
 
 
 def test_preferred_elections() -> None:
-    """The first replica leads if it is in sync and stays; otherwise nothing changes."""
+    """The first replica leads if it is in sync and does not stop; otherwise nothing changes."""
     after = decide(image_of(ALIVE), partition(leader=2), election=Election.PREFERRED)
     assert after is not None
     assert (after.leader, after.isr, after.leader_epoch) == (1, (1, 2, 3), 6)
@@ -130,8 +131,8 @@ def test_preferred_elections() -> None:
     assert (stops.leader, stops.isr) == (2, (2, 3))
 
 
-def test_a_reassignment_is_through_when_its_whole_target_is_in_sync() -> None:
-    """Until then both the old and the new replicas are replicas; then the old ones go, and another leads if the leader was one of them."""
+def test_a_reassignment_is_complete_when_its_whole_target_is_in_sync() -> None:
+    """Until then the partition has the old and the new replicas; then the old ones are removed, even if one of them was the leader."""
     brokers = {**ALIVE, 4: 40}
     moving = {"replicas": (4, 2, 3, 1), "adding": (4,), "removing": (1,)}
     assert decide(image_of(brokers), partition(**moving)) is None
@@ -142,26 +143,26 @@ def test_a_reassignment_is_through_when_its_whole_target_is_in_sync() -> None:
     stays = decide(image_of(brokers), partition((1, 2, 3, 4), 2, **moving))
     assert stays is not None
     assert (stays.leader, stays.leader_epoch) == (2, 5)
-    assert decide(image_of({1: 10, 2: 20, 4: 40}), partition((1, 2, 4), **moving)) is None, "not while one of the target is away"
+    assert decide(image_of({1: 10, 2: 20, 4: 40}), partition((1, 2, 4), **moving)) is None, "not while one of the target is down"
 
 
-def test_a_new_assignment_that_is_in_sync_is_taken_at_once() -> None:
+def test_a_new_assignment_that_is_in_sync_is_applied_at_once() -> None:
     """Another order, or fewer replicas."""
     after = decide(image_of(ALIVE), partition(), assignment=Assignment((3, 2, 1), (), (1,)))
     assert after is not None
     assert (after.replicas, after.isr, after.leader, after.removing) == ((3, 2), (2, 3), 3, ())
 
 
-def test_a_broker_may_stop_when_others_do_without_it() -> None:
-    """What it alone has stays with it."""
+def test_a_broker_may_stop_when_others_can_replace_it() -> None:
+    """Partitions that only it has stay with it."""
     state = partition(), partition((1,))
     assert not is_relieved(image_of(ALIVE, stopping=(1,), partitions=state), 1)
     assert is_relieved(image_of(ALIVE, stopping=(1,), partitions=(partition((2, 3), 2), partition((1,)))), 1)
-    assert is_relieved(image_of(ALIVE, stopping=(1, 2, 3), partitions=state), 1), "nobody is left to take over"
+    assert is_relieved(image_of(ALIVE, stopping=(1, 2, 3), partitions=state), 1), "no broker is left to take over"
 
 
-def test_the_controller_looks_at_what_is_not_well() -> None:
-    """A change of a healthy partition is no work; one that ends a reassignment is, and after the plan nothing is due."""
+def test_the_controller_examines_unhealthy_partitions() -> None:
+    """A change of a healthy partition is no work; a change that completes a reassignment is, and after the plan nothing is due."""
     work = ControllerWork(1, ControllerSettings)
     well = image_of(ALIVE, partitions=(partition(), partition()))
     assert work.plan(well).is_empty
@@ -179,7 +180,7 @@ def test_the_controller_looks_at_what_is_not_well() -> None:
 
 
 def test_every_broker_event_and_setting_is_work() -> None:
-    """Whoever isn't controller has none, and looks at everything when it becomes it."""
+    """A broker that is not controller has no work; when it becomes controller it examines everything."""
     image = image_of(ALIVE, partitions=(partition(),))
     for delta in (ImageDelta(brokers_changed=(2,)), ImageDelta(controller_changed=True), ImageDelta(broker_configs_changed=("",))):
         work = ControllerWork(1, ControllerSettings)
@@ -189,8 +190,8 @@ def test_every_broker_event_and_setting_is_work() -> None:
     assert not other.on_image(image, image, ImageDelta(brokers_changed=(2,)))
 
 
-def test_leaders_go_back_after_the_interval() -> None:
-    """Not before, not while it is switched off, and only if there is anything to do."""
+def test_preferred_leaders_return_after_the_interval() -> None:
+    """Not before, not while it is disabled, and only if there is work."""
     settings = ControllerSettings(rebalance_interval_ms=1000)
     work = ControllerWork(1, lambda: settings)
     image = image_of(ALIVE, partitions=(partition(leader=2),))
@@ -208,8 +209,8 @@ def test_leaders_go_back_after_the_interval() -> None:
     assert not any(off.on_tick(image, now) for now in (0, 10**9))
 
 
-def test_marks_go_when_no_membership_is_that_old() -> None:
-    """And not before: they are what keeps the replica from being elected."""
+def test_marks_are_removed_when_no_membership_is_that_old() -> None:
+    """Not before: they prevent the election of the replica."""
     needed = image_of({2: 21}, stale={1: 11}, partitions=(partition((1,), NO_LEADER),))
     assert plan_controller_work(needed).is_empty
     joined = image_of({1: 11}, stale={1: 10}, partitions=(partition((1,)),))
@@ -217,33 +218,33 @@ def test_marks_go_when_no_membership_is_that_old() -> None:
     assert b"stale/1/00000000000000000001" in keys
 
 
-def test_log_start_reporting_is_agreed_on_when_all_can() -> None:
+def test_log_start_reporting_is_agreed_on_when_all_support_it() -> None:
     """One broker of an older level keeps it off; once on it stays on."""
     image = MetadataImage(revision=9, brokers={1: BrokerImage(1, 10, ()), 2: BrokerImage(2, 20, (), metadata_level=0)})
     assert plan_controller_work(image).is_empty
     image = MetadataImage(revision=9, brokers={1: BrokerImage(1, 10, ()), 2: BrokerImage(2, 20, ())})
     (step,) = plan_controller_work(image).steps
-    assert step.operations[0].value == b'{"log_start_reporting":1}'
+    assert step.operations[0].value == b'{"log_start_reporting":1,"eligible_leaders":0}'
     assert {compare.key for compare in step.compares} == {b"features", b"brokers/1", b"brokers/2"}
 
 
-def test_a_death_among_three_thousand_partitions_is_planned_quickly() -> None:
-    """A bound that only a scan of scans would break; measured it takes a third of a tenth of a second."""
+def test_a_failure_with_three_thousand_partitions_is_planned_quickly() -> None:
+    """The bound fails only for a quadratic scan; measured it takes 33 ms."""
     partitions = tuple(
         PartitionImage(order, order, tuple(10 * member for member in order), order[0], 5, 7, 900)
         for number in range(3000)
         for order in [tuple(1 + (number + step) % 3 for step in range(3))]
     )
     image = image_of({1: 10, 2: 20}, partitions=partitions)
-    begun = time.process_time()
+    begun = time.thread_time()
     plan = plan_controller_work(image)
-    assert time.process_time() - begun < 1
+    assert time.thread_time() - begun < 1
     assert sum(len(step.operations) for step in plan.steps) == 3000
     assert len(plan.steps) == 30
 
 
 def test_configs_are_no_topic() -> None:
-    """A changed default for all brokers is looked at with every partition: it may allow unclean elections."""
+    """A changed default for all brokers makes the controller examine every partition: it may allow unclean elections."""
     work = ControllerWork(1, lambda: ControllerSettings(elects_unclean=True))
     image = image_of({3: 30}, partitions=(partition((1, 2), NO_LEADER),))
     changed = MetadataImage(
@@ -265,13 +266,13 @@ def test_configs_are_no_topic() -> None:
         pytest.param(partition((1,), NO_LEADER), partition((2,), 2), 2, id="the-only-member-is-gone"),
         pytest.param(partition((1,), 1), partition((3,), 3), 3, id="at-once"),
         pytest.param(partition((1, 2), 1), partition((2,), 2), None, id="a-member-leads"),
-        pytest.param(partition((1,), 1), partition((1,), NO_LEADER), None, id="nobody-leads"),
+        pytest.param(partition((1,), 1), partition((1,), NO_LEADER), None, id="no-leader"),
         pytest.param(partition((1,), 1), partition((1, 2), 1), None, id="a-member-joins"),
         pytest.param(partition((1,), NO_LEADER), partition((1,), 1), None, id="the-last-member-is-back"),
     ],
 )
-def test_who_leads_without_having_been_in_sync_is_found(was: PartitionImage, now: PartitionImage, leader: int | None) -> None:
-    """Also where the configuration that allows it comes with the same image; a topic created again is another one."""
+def test_a_leader_that_was_not_in_sync_is_found(was: PartitionImage, now: PartitionImage, leader: int | None) -> None:
+    """Also if the configuration that allows it comes with the same image; a re-created topic is a different one."""
     well = partition()
     old, new = image_of(ALIVE, partitions=(well, was)), image_of(ALIVE, partitions=(well, now), configs={"a": "b"})
     expected = {} if leader is None else {("t", 1): leader}
@@ -280,8 +281,8 @@ def test_who_leads_without_having_been_in_sync_is_found(was: PartitionImage, now
     assert led_uncleanly(old, [other]) == {}
 
 
-def test_what_an_unclean_election_decides_is_found_to_be_one() -> None:
-    """As it is elected: so the line that tells of it can't miss what the controller does."""
+def test_the_result_of_an_unclean_election_is_recognized() -> None:
+    """The result of the election itself is checked, so the log line cannot miss it."""
     image = image_of({2: 20, 3: 30}, partitions=(partition((1,), 1),))
     record = decide(image, image.topics["t"].partitions[0], election=Election.UNCLEAN)
     assert record is not None

@@ -1,4 +1,4 @@
-"""What a follower asks next: of a thousand partitions those that have changed, and of a throttled one everything but records."""
+"""The next fetch of a follower: of a thousand partitions the changed ones, and for a throttled one everything but records."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_thousand_idle_partitions_cost_a_session_nothing(monkeypatch: pytest.M
     assert fetch is not None
     assert sum(len(topic.partitions) for topic in fetch.request.topics) == COUNT
     answered(plan, fetch, *range(COUNT))
-    after_them = plan.next_fetch(0, EPOCH, LIMITS)  # What was answered is looked at once more.
+    after_them = plan.next_fetch(0, EPOCH, LIMITS)  # Answered partitions are visited once more.
     assert after_them is not None
     assert after_them.request.topics == []
     answered(plan, after_them)
@@ -69,8 +69,8 @@ def test_a_thousand_idle_partitions_cost_a_session_nothing(monkeypatch: pytest.M
     assert [each.partition for topic in fetch.request.topics for each in topic.partitions] == visited == [5]
 
 
-def test_what_an_answer_told_of_a_partition_that_was_added_anew_meanwhile_is_asked_for_again() -> None:
-    """The answer doesn't count, and its session holds it for told: only a new one tells it again, the log start of a delete that waits."""
+def test_a_response_about_a_partition_that_was_added_again_meanwhile_is_requested_again() -> None:
+    """The response is ignored, but its session considers it delivered: only a new session returns the log start of a waiting delete."""
     plan = FetchPlan(1)
     for number in range(2):
         plan.add(following(number))
@@ -87,8 +87,8 @@ def test_what_an_answer_told_of_a_partition_that_was_added_anew_meanwhile_is_ask
     assert [each.partition for topic in again.request.topics for each in topic.partitions] == [1, 0]
 
 
-def test_a_log_start_that_was_received_from_another_leader_is_reported_when_it_is_on_the_disk() -> None:
-    """Nobody tells this plan when that is: until then it asks again and again, shortly. A delete waits for the report."""
+def test_a_log_start_from_an_earlier_leader_is_reported_when_it_is_on_the_disk() -> None:
+    """No event announces that: until then the plan polls at short intervals, because a delete waits for the report."""
     plan, known = FetchPlan(1), following(0)
     known.log.log_start_pending = 5
     plan.add(known)
@@ -122,8 +122,8 @@ def test_a_throttled_partition_stays_in_the_session_and_is_asked_for_records_aga
     assert asked(300) == [LIMITS.partition_bytes]
 
 
-def test_a_long_throttle_is_looked_at_again_before_it_is_over() -> None:
-    """For it may be lifted."""
+def test_a_long_throttle_is_checked_again_before_it_is_over() -> None:
+    """It may be lifted earlier."""
     plan = FetchPlan(1, throttle=lambda _following: 10 * THROTTLE_MS_MAX)
     plan.add(following(0))
     plan.next_fetch(0, EPOCH, LIMITS)

@@ -1,4 +1,4 @@
-"""What a follower makes of answers, and that it ends with its leader's bytes whatever happened to both before."""
+"""The reactions of a follower to responses, and that it ends with its leader's bytes after any history of both."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.fetch import EpochEndOffset, PartitionData
-from lowtide.protocol.records import build_batch
 from lowtide.protocol.types import TopicPartition
 from lowtide.replication.follower import (
     Delay,
@@ -31,6 +31,7 @@ from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.storage.log.loader import create_log
 from lowtide.storage.log.log import Log, LogConfig
 from lowtide.storage.log.log_place import LogPlace
+from tests.examples import examples
 
 KEY = TopicPartition("t", 0)
 _PREFIX = Struct(">qii")
@@ -75,7 +76,7 @@ def row(**values: Any) -> PartitionData:
 # Truncation by leader epoch
 
 
-def test_the_leader_knows_the_epoch_and_ends_it_earlier() -> None:
+def test_the_leader_has_the_epoch_and_its_end_is_lower() -> None:
     """KIP-101, the first scenario: records of the same epoch that the leader never had."""
     assert truncation(following(1, 1, 1).log, 1, 2) == Truncate(2, 1)
 
@@ -84,8 +85,8 @@ def test_the_leader_has_more_of_the_epoch_than_this_log() -> None:
     assert truncation(following(1, 1, 3).log, 1, 7) == Truncate(2, 1)
 
 
-def test_an_epoch_of_the_leader_that_is_unknown_here_cuts_to_the_one_before_and_asks_again() -> None:
-    """KIP-279: fast elections. Cutting at the leader's end would leave records of an epoch that it never had."""
+def test_an_epoch_of_the_leader_that_is_unknown_here_truncates_to_the_one_before_and_asks_again() -> None:
+    """KIP-279: fast elections. Truncation to the leader's end would leave records of an epoch that the leader never had."""
     log = following(1, 2, 2, 5, 5).log
     assert truncation(log, 4, 4) == Truncate(3, 2, again=True)
 
@@ -97,14 +98,14 @@ def test_a_leader_epoch_older_than_all_that_is_known_here() -> None:
     assert truncation(log, 2, 1) == Truncate(1, 2)
 
 
-def test_a_leader_that_knows_no_epoch_leaves_what_is_committed() -> None:
+def test_a_leader_without_epochs_leaves_committed_records() -> None:
     one = following(1, 1, 1)
     one.log.advance_high_watermark(2)
     assert truncation(one.log, -1, -1) == Truncate(2)
-    assert truncation(one.log, -1, 1) == Truncate(1), "an old leader that tells no epoch, but an end"
+    assert truncation(one.log, -1, 1) == Truncate(1), "an old leader that returns no epoch, but an end"
 
 
-def test_without_epochs_what_is_not_known_to_be_committed_goes_first() -> None:
+def test_without_epochs_uncommitted_records_are_truncated_first() -> None:
     one = following()
     assert first_truncation(one.log) is None
     one.log.append_as_follower(memoryview(stored(0, -1)), now_ms=1)
@@ -114,7 +115,7 @@ def test_without_epochs_what_is_not_known_to_be_committed_goes_first() -> None:
     assert first_truncation(following(3, 3).log) is None
 
 
-def test_an_emptied_log_is_not_told_the_same_for_ever() -> None:
+def test_an_emptied_log_does_not_truncate_forever() -> None:
     one = following(7, 7, start=2)
     step = truncation(one.log, 5, 2)
     assert step == Truncate(2, 5)
@@ -126,7 +127,7 @@ def test_an_emptied_log_is_not_told_the_same_for_ever() -> None:
 # Answers
 
 
-def test_what_diverges_is_cut_and_nothing_else_of_the_answer_counts() -> None:
+def test_diverging_records_are_truncated_and_the_rest_of_the_response_is_ignored() -> None:
     """KAFKA-14704."""
     one = following(1, 1, 1)
     answer = row(diverging_epoch=EpochEndOffset(epoch=1, end_offset=2), high_watermark=3, log_start_offset=9, records=stored(3, 2))
@@ -134,8 +135,8 @@ def test_what_diverges_is_cut_and_nothing_else_of_the_answer_counts() -> None:
     assert (one.log.high_watermark, one.received_log_start, one.heard) == (0, -1, False)
 
 
-def test_at_or_below_the_leaders_log_start_the_log_begins_anew() -> None:
-    """KAFKA-7414, KAFKA-9491; at it only while nobody has compared the last record."""
+def test_at_or_below_the_leaders_log_start_the_log_is_emptied() -> None:
+    """KAFKA-7414, KAFKA-9491; at the log start only while the last record has not been compared."""
     one = following(1, 1, 1)
     assert decide(one, row(log_start_offset=4)) == Reset(4)
     assert decide(one, row(log_start_offset=3)) == Reset(3)
@@ -146,15 +147,15 @@ def test_at_or_below_the_leaders_log_start_the_log_begins_anew() -> None:
     assert decide(one, row(log_start_offset=4)) == Reset(4)
 
 
-def test_errors_are_waited_out_and_only_an_offset_out_of_range_is_asked_about() -> None:
+def test_errors_cause_a_back_off_and_only_out_of_range_causes_a_request() -> None:
     one = following(1)
     assert decide(one, row(error_code=ErrorCode.OFFSET_OUT_OF_RANGE)) is Simple.ASK_RANGE
     assert decide(one, row(error_code=ErrorCode.UNKNOWN_LEADER_EPOCH)) == Delay("UNKNOWN_LEADER_EPOCH", lagging=True)
     assert decide(one, row(error_code=ErrorCode.KAFKA_STORAGE_ERROR)) == Delay("KAFKA_STORAGE_ERROR")
 
 
-def test_ahead_is_cut_below_begins_anew_and_neither_is_left_alone() -> None:
-    """KAFKA-2143: a leader that is behind is no leader that has deleted."""
+def test_ahead_is_truncated_below_is_emptied_and_otherwise_nothing_changes() -> None:
+    """KAFKA-2143: a leader that is behind has not deleted records."""
     one = following(1, 1, 1)
     assert decide_range(one, 0, 2) == Truncate(2)
     assert decide_range(one, 4, 9) == Reset(4)
@@ -162,7 +163,7 @@ def test_ahead_is_cut_below_begins_anew_and_neither_is_left_alone() -> None:
     assert isinstance(decide_range(one, 2, 9), Delay)
 
 
-def test_the_high_watermark_follows_up_to_the_own_end_and_never_falls() -> None:
+def test_the_high_watermark_follows_up_to_the_log_end_and_never_falls() -> None:
     one = following(1, 1)
     assert take(one, row(high_watermark=7), 1).has_news
     assert (one.log.high_watermark, one.lag) == (2, 5)
@@ -170,7 +171,7 @@ def test_the_high_watermark_follows_up_to_the_own_end_and_never_falls() -> None:
     assert one.log.high_watermark == 2
 
 
-def test_the_rest_after_an_error_grows_and_ends_with_an_answer() -> None:
+def test_the_back_off_grows_and_ends_with_a_successful_response() -> None:
     one = following(1)
     rests = []
     for _ in range(8):
@@ -188,7 +189,7 @@ def test_the_rest_after_an_error_grows_and_ends_with_an_answer() -> None:
 
 
 class Replicas:
-    """Some replicas without a network: who leads is told, and a fetch is a function."""
+    """Some replicas without a network: the test names the leader, and a fetch is a function call."""
 
     def __init__(self, count: int) -> None:
         self.partitions = [new_partition(number) for number in range(count)]
@@ -198,7 +199,7 @@ class Replicas:
         self.serial = 0
 
     def elect(self, leader: int) -> None:
-        """Anybody, also uncleanly."""
+        """Elect any replica, also uncleanly."""
         self.epoch += 1
         self.leader = leader
         for number, partition in enumerate(self.partitions):
@@ -218,7 +219,7 @@ class Replicas:
         raise_start(log, offset)
 
     def answer(self, number: int) -> PartitionData:
-        """What the leader answers to a fetch of a follower: range below, epochs, range above, records."""
+        """The leader's response to a fetch of a follower: range below, epochs, range above, records."""
         leader, log = self.partitions[self.leader], self.partitions[number].log
         offset, epoch = log.log_end_offset, log.leader_epochs.latest
         if offset < leader.log.log_start_offset:
@@ -253,7 +254,7 @@ class Replicas:
                 raise_start(log, one.received_log_start)
 
     def batches(self, number: int, start: int) -> list[bytes]:
-        """What a reader from `start` on gets, whole batches."""
+        """The whole batches that a reader receives from `start` on."""
         log = self.partitions[number].log
         found = []
         for segment in log.segments:
@@ -271,9 +272,9 @@ step = st.one_of(
 )
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=examples(250), deadline=None)
 @given(st.lists(step, max_size=60), st.integers(0, 2))
-def test_followers_end_with_their_leaders_bytes_whatever_happened_before(steps: list[tuple[str, Any]], last_leader: int) -> None:
+def test_followers_end_with_their_leaders_bytes_after_any_history(steps: list[tuple[str, Any]], last_leader: int) -> None:
     replicas = Replicas(3)
     replicas.elect(0)
     for name, value in steps:

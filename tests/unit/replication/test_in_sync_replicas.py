@@ -1,4 +1,4 @@
-"""Whether a leader can tell that a follower's log is a part of its own: everything that the model of log ends knows, on small logs."""
+"""Whether a leader can prove that a follower's log is a part of its own: compared with the model of log ends, on small logs."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from itertools import product
 
 import pytest
 
-from lowtide.replication.follower_state import FollowerFetch
-from lowtide.replication.leadership_state import IsrProposal
+from lowtide.replication.leadership import FollowerFetch, IsrProposal
 from lowtide.storage.log.leader_epochs import LeaderEpochs
 from tests.model import log_ends
 
@@ -18,7 +17,7 @@ EPOCHS = (1, 2, 3)
 
 
 def epochs_of(log: tuple[int, ...], start: int) -> LeaderEpochs:
-    """As they are known of a log, deleted up to `start`; 0 is a record of which nothing is known."""
+    """The known epochs of a log, deleted up to `start`; 0 is a record without a known epoch."""
     epochs = LeaderEpochs()
     for offset, epoch in enumerate(log):
         if epoch != log_ends.GONE:
@@ -37,7 +36,7 @@ def replica(log: tuple[int, ...], start: int) -> log_ends.Replica:
 
 
 def told(log: tuple[int, ...], start: int, epochs: LeaderEpochs, follower: tuple[int, ...], follower_start: int) -> bool:
-    """What a leader makes of a fetch that its epochs don't find diverging."""
+    """The leader's verdict on a fetch that does not diverge by its epochs."""
     ours = FakeLog(log_start_offset=start, log_end_offset=len(log))
     ours.leader_epochs = epochs
     leadership = leads(ours, partition_of((1, 2), (1, 2)), image_of(10, {1: 1, 2: 2}))
@@ -45,8 +44,8 @@ def told(log: tuple[int, ...], start: int, epochs: LeaderEpochs, follower: tuple
 
 
 @pytest.mark.parametrize("start", range(END + 1))
-def test_what_is_said_to_match_does_so_in_the_model(start: int) -> None:
-    """For a log that ends at our start, where there is nothing else to compare with."""
+def test_a_log_that_is_reported_to_match_does_so_in_the_model(start: int) -> None:
+    """This is for a log that ends at our log start, where there is nothing else to compare."""
     found = 0
     for log in logs(END):
         for follower, follower_start in product(logs(start), range(start + 1)):
@@ -60,7 +59,7 @@ def test_what_is_said_to_match_does_so_in_the_model(start: int) -> None:
     assert found > 0
 
 
-def test_a_log_that_knows_no_epoch_can_tell_only_of_who_begins_where_it_begins() -> None:
+def test_a_log_without_epochs_proves_only_logs_with_the_same_start() -> None:
     """As after a reset by a leader without records: any epoch may be that of a lost leadership."""
     empty = LeaderEpochs()
     assert not told((0, 0), 2, empty, (1, 2), 0)
@@ -68,15 +67,15 @@ def test_a_log_that_knows_no_epoch_can_tell_only_of_who_begins_where_it_begins()
     assert told((0, 0), 2, empty, (1, 2), 2)
 
 
-def test_an_epoch_that_begins_above_the_start_says_nothing_of_what_lies_below() -> None:
-    """What older message formats leave: records of which no epoch is known, and then some of which it is."""
+def test_an_epoch_that_begins_above_the_start_proves_nothing_about_records_below() -> None:
+    """Older message formats leave this: records without a known epoch, then records with one."""
     epochs = LeaderEpochs([(2, 2)])
     assert not told((0, 0, 2), 1, epochs, (2,), 0)
     assert told((0, 0, 2), 2, LeaderEpochs([(2, 2)]), (2, 2), 0)
 
 
-def test_the_members_of_a_refused_proposal_count_no_more() -> None:
-    """Deletes and the high watermark wait for them while the change is under way, and not for ever after it was refused."""
+def test_the_members_of_a_refused_proposal_do_not_count() -> None:
+    """Deletes and the high watermark wait for them while the change is under way, and not after it is refused."""
     log, image = FakeLog(log_end_offset=3), image_of(10, {1: 1, 2: 2, 3: 3})
     leadership = leads(log, partition_of((1, 2), (1, 2)), image)
     log.move_log_start(2)

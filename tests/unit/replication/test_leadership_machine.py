@@ -1,7 +1,7 @@
-"""What a leader knows, under any order of fetches, appends, deletes, images and ISR changes.
+"""The state of a leader under any order of fetches, appends, deletes, images and ISR changes.
 
-Checked after every step: the high watermark never falls and never passes a member of the maximal ISR; the low watermark is what rule DR3
-says; who is proposed for the ISR has what is committed and every acknowledged delete; a fetch that is refused has changed nothing.
+Checked after every step: the high watermark never falls and never passes a member of the maximal ISR; the low watermark follows rule DR3;
+a proposed member of the ISR has all committed records and every acknowledged delete; a refused fetch changes nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from lowtide.protocol.errors import ErrorCode
-from lowtide.replication.follower_state import FollowerFetch
+from lowtide.replication import in_sync_replicas
+from lowtide.replication.leadership import FollowerFetch
+from tests.examples import examples
 
 from .leaders import LAG_MS, SELF, FakeLog, image_of, leads, partition_of
 
@@ -23,7 +25,7 @@ others = st.sampled_from(OTHERS)
 
 
 class LeadershipMachine(RuleBasedStateMachine):
-    """Broker 1 leads; 2 and 3 follow, have what they say, and come and go."""
+    """Broker 1 leads; 2 and 3 follow, have what they report, and fail and return."""
 
     @initialize(
         isr=st.sampled_from([(1,), (1, 2), (1, 2, 3)]), end=st.integers(0, 3), start=st.integers(0, 3), away=st.sampled_from([(), (3,)])
@@ -39,10 +41,10 @@ class LeadershipMachine(RuleBasedStateMachine):
         self.see()
         self.leadership = leads(self.log, self.state, self.image)
         self.reported: dict[int, tuple[int, int] | None] = dict.fromkeys(OTHERS)
-        """By follower, under which registration it reported last in this leader epoch, and which log start."""
+        """By follower, the registration of its last report in this leader epoch, and the reported log start."""
         self.fetched_ms = {broker: -2 * LAG_MS if broker in away else 0 for broker in OTHERS}
         self.unseen = dict.fromkeys(OTHERS, (-1, -2 * LAG_MS))
-        """By follower, the newest registration that the image didn't show, and when it fetched with it last."""
+        """By follower, the newest registration that the image lacked, and the time of its last fetch under it."""
         self.acknowledged = self.log.log_start_offset
         self.highest = self.log.high_watermark
 
@@ -55,11 +57,11 @@ class LeadershipMachine(RuleBasedStateMachine):
         self.advance()
 
     def advance(self) -> None:
-        self.log.advance_high_watermark(self.leadership.high_watermark(self.image, self.now_ms))
+        self.log.advance_high_watermark(in_sync_replicas.high_watermark(self.leadership, self.image, self.now_ms))
 
     @rule(broker=others, behind=st.integers(0, 4), lag=st.integers(0, 3), late=st.booleans())
     def fetch(self, broker: int, behind: int, lag: int, late: bool) -> None:
-        """In range, with a log start at or below ours; `late`: of a registration that the image doesn't show yet."""
+        """In range, with a log start at or below ours; `late`: under a registration that the image does not have yet."""
         offset = max(self.log.log_end_offset - behind, self.log.log_start_offset)
         start = max(self.log.log_start_offset - lag, 0)
         epoch = self.revision + 5 if late else self.epochs[broker]
@@ -132,7 +134,7 @@ class LeadershipMachine(RuleBasedStateMachine):
 
     @rule()
     def propose(self) -> None:
-        proposal = self.leadership.next_proposal(self.image, self.now_ms)
+        proposal = in_sync_replicas.next_proposal(self.leadership, self.image, self.now_ms)
         if proposal is None:
             return
         assert proposal.isr[0] == SELF
@@ -192,5 +194,5 @@ class LeadershipMachine(RuleBasedStateMachine):
         assert set(self.state.isr) <= self.leadership.maximal_isr
 
 
-LeadershipMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+LeadershipMachine.TestCase.settings = settings(max_examples=examples(200), stateful_step_count=40, deadline=None)
 TestLeadership = LeadershipMachine.TestCase

@@ -1,4 +1,4 @@
-"""Adding partitions: what is refused, in which order, and what the plans write."""
+"""Adding partitions: refusals, their order, and the writes of the plans."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from lowtide.metadata import keys
 from lowtide.metadata.changes import ChangePlan
 from lowtide.metadata.engine import Engine
 from lowtide.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
+from lowtide.metadata.image_change import load_image
 from lowtide.metadata.records import BrokerRecord, ControllerRecord, encode
 from lowtide.metadata.store import Compare, Delete, Put, check_transaction
 from lowtide.protocol.errors import ErrorCode
@@ -22,7 +23,7 @@ from lowtide.replication.sweep import plan_sweep
 
 
 class Cluster:
-    """Three live brokers, a topic `t` of two partitions with two replicas each, and an image that follows what plans write."""
+    """Three live brokers, a topic `t` of two partitions with two replicas each, and an image that follows the plans' writes."""
 
     def __init__(self) -> None:
         self.engine = Engine(boot=1, revision=0, keys=())
@@ -38,7 +39,7 @@ class Cluster:
 
     @property
     def image(self) -> MetadataImage:
-        return MetadataImage.load(self.engine.range(b""), self.engine.revision, prefix=b"")
+        return load_image(self.engine.range(b""), self.engine.revision, prefix=b"")
 
     @property
     def topic(self) -> TopicImage:
@@ -64,7 +65,7 @@ class Cluster:
 
 
 def test_new_partitions_have_as_many_replicas_as_the_first() -> None:
-    """All in sync and led from epoch 0; the old ones are as they were."""
+    """All are in sync with leader epoch 0; the existing ones do not change."""
     cluster = Cluster()
     before = cluster.topic
     growth = cluster.growth(7)
@@ -83,7 +84,7 @@ def test_new_partitions_have_as_many_replicas_as_the_first() -> None:
     assert max(map(leaders.count, (0, 1, 2))) - min(map(leaders.count, (0, 1, 2))) <= 1
 
 
-def test_assignments_are_taken_in_their_order() -> None:
+def test_assignments_are_used_in_their_order() -> None:
     cluster = Cluster()
     growth = cluster.plan(NewPartitions("t", 4, [[2, 0], [1, 2]]))
     assert isinstance(growth, TopicGrowth)
@@ -113,7 +114,7 @@ def test_assignments_are_taken_in_their_order() -> None:
     ],
 )
 def test_refusals(wanted: NewPartitions, code: ErrorCode) -> None:
-    """Kafka's codes, in the order in which it looks."""
+    """Kafka's codes, in the order of its checks."""
     refusal = Cluster().plan(wanted)
     assert isinstance(refusal, Refusal)
     assert refusal.error_code == code
@@ -121,7 +122,7 @@ def test_refusals(wanted: NewPartitions, code: ErrorCode) -> None:
 
 
 def test_the_largest_request() -> None:
-    """Ten thousand partitions are added by one request; less room is left when it grows other topics too."""
+    """Ten thousand partitions are added by one request; fewer if it grows other topics too."""
     cluster = Cluster()
     assert cluster.growth(10_002).added == 10_000
     refusal = cluster.plan(NewPartitions("t", 5), room=2)
@@ -130,7 +131,7 @@ def test_the_largest_request() -> None:
 
 
 def test_too_few_live_brokers() -> None:
-    """The topic has two replicas each; with one broker left there is no place for the second."""
+    """The topic has two replicas each; with one broker left there is no broker for the second."""
     cluster = Cluster()
     cluster.write([Delete(keys.broker(0)), Delete(keys.broker(1))])
     refusal = cluster.plan(NewPartitions("t", 3))
@@ -139,7 +140,7 @@ def test_too_few_live_brokers() -> None:
 
 
 def test_partitions_become_visible_together() -> None:
-    """Those of the first steps are counted by nobody until the last step is made."""
+    """Partitions of the first steps do not count until the last step is written."""
     cluster = Cluster()
     steps = cluster.growth(252).plan.steps
     assert len(steps) == 3
@@ -150,8 +151,8 @@ def test_partitions_become_visible_together() -> None:
     assert len(cluster.topic.partitions) == 252
 
 
-def test_of_two_growths_one_is_made_wherever_the_other_is() -> None:
-    """The one that is overtaken conflicts in its next step, and no partition that is led already is written again."""
+def test_of_two_growths_one_succeeds_wherever_the_other_is() -> None:
+    """The one that is overtaken conflicts in its next step, and no partition that has a leader already is written again."""
     for overtaken_after in range(3):
         cluster = Cluster()
         slow, quick = cluster.growth(252), cluster.growth(5)
@@ -189,11 +190,11 @@ def test_partitions_are_not_added_on_a_broker_that_is_gone() -> None:
 
 
 def test_leftovers_are_swept_by_the_next_controller_but_not_from_under_a_growth() -> None:
-    """A sweep that was decided before a growth wrote the same partitions conflicts."""
+    """A sweep conflicts if a growth wrote the same partitions after its decision."""
     cluster = Cluster()
     first = cluster.growth(252).plan.steps[0]
     assert cluster.write(first.operations, first.compares)
-    assert plan_sweep(cluster.image).is_empty, "this controller may be about to make the next step"
+    assert plan_sweep(cluster.image).is_empty, "this controller may be about to write the next step"
     cluster.write([Delete(keys.CONTROLLER)])
     cluster.write([Put(keys.CONTROLLER, encode(ControllerRecord(0, 2)))])
     sweep = plan_sweep(cluster.image)

@@ -1,4 +1,4 @@
-"""Where replicas go: over racks first, over brokers second, to dead brokers last, and never to one that is about to stop."""
+"""Placement of replicas: over racks first, over brokers second, on dead brokers last, and never on a stopping one."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_any_cluster(racks: list[str | None], factor: int, count: int, seed: int
     seed=st.integers(0, 99),
 )
 def test_any_cluster_with_dead_brokers(racks: list[tuple[str | None, bool]], factor: int, count: int, seed: int) -> None:
-    """The leader lives; a rack's dead brokers come after its live ones; only as many replicas as there are known brokers, alive or not."""
+    """The leader is live; a rack's dead brokers come after its live ones; only as many replicas as there are known brokers, live or not."""
     dead = frozenset(number for number, (_, is_dead) in enumerate(racks) if is_dead)
     image = image_of({number: rack for number, (rack, _) in enumerate(racks)}, dead=dead)
     rows = place_replicas(image, count, factor, Random(seed))
@@ -84,7 +84,7 @@ def test_any_cluster_with_dead_brokers(racks: list[tuple[str | None, bool]], fac
 
 
 def test_racks_and_brokers_get_the_same_share() -> None:
-    """Three racks of three: leaders even out over the racks, replicas over the brokers, and no two brokers always go together."""
+    """Three racks of three: leaders are spread evenly over the racks, replicas over the brokers, and no two brokers are always paired."""
     rows = placed(image_of({number: "abc"[number % 3] for number in range(9)}), 90, 3)
     leaders, loads = Counter(row[0] for row in rows), Counter(broker_id for row in rows for broker_id in row)
     assert max(loads.values()) - min(loads.values()) <= 4
@@ -94,14 +94,14 @@ def test_racks_and_brokers_get_the_same_share() -> None:
 
 
 def test_a_dead_brokers_leaderships_spread() -> None:
-    """Those who are next in line for one broker's partitions are all the others."""
+    """The next replicas of one broker's partitions are spread over all other brokers."""
     rows = placed(image_of(dict.fromkeys(range(5))), 100, 3)
     heirs = Counter(row[1] for row in rows if row[0] == 0)
     assert len(heirs) == 4
 
 
-def test_a_broker_that_is_about_to_stop_gets_nothing() -> None:
-    """It doesn't count for the replication factor either."""
+def test_a_broker_that_is_stopping_gets_no_replica() -> None:
+    """It does not count for the replication factor either."""
     image = image_of(dict.fromkeys(range(4)), stopping=frozenset({2}))
     assert 2 not in {broker_id for row in placed(image, 20, 3) for broker_id in row}
     refusal = place_replicas(image, 1, 4, Random(1))
@@ -109,8 +109,8 @@ def test_a_broker_that_is_about_to_stop_gets_nothing() -> None:
     assert refusal.error_code == ErrorCode.INVALID_REPLICATION_FACTOR
 
 
-def test_chosen_replicas_that_are_about_to_stop_begin_out_of_sync() -> None:
-    """As in Kafka: the partition is made where the client wants it, led by another; if all of them stop it is refused."""
+def test_chosen_replicas_that_are_stopping_begin_out_of_sync() -> None:
+    """As in Kafka: the partition is created where the client chose, with another leader; if all chosen brokers stop it is refused."""
     image = image_of(dict.fromkeys(range(3)), stopping=frozenset({0, 1}))
 
     def plan(assignments: list[tuple[int, list[int]]]) -> TopicCreation | Refusal:
@@ -128,7 +128,7 @@ def test_chosen_replicas_that_are_about_to_stop_begin_out_of_sync() -> None:
 
 @pytest.mark.parametrize("replicas", [[0, 1], [1, 0]])
 def test_new_partitions_are_checked_the_same_way(replicas: list[int]) -> None:
-    """Growing a topic onto brokers that all stop is refused too."""
+    """Growing a topic onto brokers that are all stopping is refused too."""
     topic = TopicImage("t", b"T" * 16, (PartitionImage((0, 2), (2,), (102,), 2, 0, 0, 1),), {}, 1)
     image = image_of(dict.fromkeys(range(3)), stopping=frozenset({0, 1}))
     image = MetadataImage(revision=1000, brokers=image.brokers, topics={"t": topic}, topic_names={topic.topic_id: "t"})
@@ -138,8 +138,8 @@ def test_new_partitions_are_checked_the_same_way(replicas: list[int]) -> None:
 
 
 @pytest.mark.parametrize("dead", [0, 1, 2])
-def test_a_topic_is_made_while_a_broker_is_dead(dead: int) -> None:
-    """With a replica on it, out of sync; the plan fails if it is unregistered, or if one of the others dies, at the same time."""
+def test_a_topic_is_created_while_a_broker_is_dead(dead: int) -> None:
+    """It has a replica on it, out of sync; the plan fails if it is unregistered, or if another one fails, at the same time."""
     image = image_of(dict.fromkeys(range(3)), dead=frozenset({dead}))
     made = plan_create_topic(image, NewTopic("t", 3, 3), default_partition_count=1, default_replication_factor=1, random=Random(1))
     assert isinstance(made, TopicCreation)
@@ -157,7 +157,7 @@ def test_a_topic_is_made_while_a_broker_is_dead(dead: int) -> None:
 
 
 def test_chosen_replicas_may_be_dead_but_not_all_of_them() -> None:
-    """As in Kafka; a broker that nobody knows is refused whatever the others are."""
+    """As in Kafka; an unknown broker is refused, whatever the others are."""
     image = image_of(dict.fromkeys(range(3)), dead=frozenset({0, 1}))
 
     def code(*replicas: int) -> ErrorCode:
@@ -181,8 +181,8 @@ def test_new_partitions_may_be_on_dead_brokers() -> None:
         assert set(decode(b"", value, PartitionRecord).isr) == {1, 2}
 
 
-def test_a_dead_broker_is_forgotten() -> None:
-    """Only if it is still dead, and hasn't been back meanwhile; alive or unknown ones are refused."""
+def test_a_dead_broker_can_be_unregistered() -> None:
+    """Only if it is still dead, and has not returned meanwhile; live or unknown ones are refused."""
     image = image_of(dict.fromkeys(range(3)), dead=frozenset({0}))
     planned = plan_unregistration(image, 0)
     assert not isinstance(planned, Refusal)

@@ -48,8 +48,8 @@ def test_release_makes_ready_in_order_of_arrival() -> None:
     assert purgatory.take_ready() == operations
 
 
-def test_all_are_released_also_one_that_waits_for_its_deadline_only() -> None:
-    """What it waited for may be gone, so that no key is left to watch."""
+def test_all_are_released_also_one_that_waits_only_for_its_deadline() -> None:
+    """The event that it waited for may be impossible now, so it has no key to watch."""
     purgatory, keyed, keyless = make(), DelayedOperation(), DelayedOperation()
     purgatory.watch(keyless, [], deadline_ms=1000)
     purgatory.watch(keyed, [("a", 1)], deadline_ms=2000)
@@ -72,7 +72,7 @@ def test_deadline_is_never_early_and_at_most_a_bucket_late() -> None:
     assert purgatory.next_deadline_ms() is None
 
 
-def test_removed_operation_never_comes_back() -> None:
+def test_removed_operation_is_never_returned() -> None:
     purgatory, operation = make(), DelayedOperation()
     purgatory.watch(operation, [("a", 1)], deadline_ms=10)
     purgatory.remove(operation)
@@ -82,7 +82,7 @@ def test_removed_operation_never_comes_back() -> None:
 
 
 def test_removed_while_ready_is_not_handed_out() -> None:
-    """A client that goes away between the event and the answer."""
+    """A client may disconnect between the event and the response."""
     purgatory, operation = make(), DelayedOperation()
     purgatory.watch(operation, [("a", 1)], deadline_ms=10)
     purgatory.advance("a", 1)
@@ -96,7 +96,7 @@ def test_operation_may_be_watched_again() -> None:
     purgatory.advance("a", 1)
     purgatory.take_ready()
     purgatory.watch(operation, [("a", 2)], deadline_ms=1000)
-    assert not purgatory.advance("b", 5), "the watch of its earlier wait is dead"
+    assert not purgatory.advance("b", 5), "the watch of its earlier wait has ended"
     assert purgatory.advance("a", 2)
 
 
@@ -109,8 +109,8 @@ def test_room_is_bounded_per_key() -> None:
     assert purgatory.has_room("b")
 
 
-def test_dead_watches_do_not_pile_up() -> None:
-    """Long polls that time out for ever on an idle partition, beside one that stays, must not grow its heap."""
+def test_dead_watches_do_not_accumulate() -> None:
+    """Long polls that time out repeatedly on an idle partition, beside one that stays, must not grow its heap."""
     purgatory, stays = make(), DelayedOperation()
     purgatory.watch(stays, [("a", 1)], deadline_ms=10**9)
     for _ in range(10_000):

@@ -1,4 +1,4 @@
-"""Reassignments and elections that clients ask for: what is written, what is refused, and what a change of mind leaves."""
+"""Reassignments and elections that clients request: the writes, the refusals, and the result of a changed request."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def partition(
 def reassigned(
     image: MetadataImage, replicas: tuple[int, ...] | None, *, unclean: bool = False, may_change_factor: bool = True
 ) -> PartitionRecord | ErrorCode | None:
-    """What is written; None if nothing is."""
+    """The record that is written; None if there is none."""
     settings = ControllerSettings(elects_unclean=unclean)
     planned = plan_reassignments(image, [Reassignment("t", 0, replicas)], settings, may_change_factor=may_change_factor)
     (outcome,) = planned.outcomes
@@ -40,7 +40,7 @@ def reassigned(
         return outcome.error_code
     for step in planned.plan.steps:
         (operation,) = step.operations
-        assert step.compares[0].argument == 900, "what it was decided on"
+        assert step.compares[0].argument == 900, "the revision of the decision"
         return decode(operation.key, operation.value, PartitionRecord)
     return None
 
@@ -51,43 +51,43 @@ def shape(record: PartitionRecord | ErrorCode | None) -> tuple[object, ...]:
 
 
 def test_the_new_replicas_come_first_and_the_old_ones_stay_behind_them() -> None:
-    """As KIP-455 writes it: nothing leaves before all that comes is in sync."""
+    """As in KIP-455: no replica leaves before all new ones are in sync."""
     before = partition((1, 2, 3), (1, 2, 3), 1)
     assert shape(reassigned(image_of(before), (5, 4, 3))) == ((5, 4, 3, 1, 2), (4, 5), (1, 2), (1, 2, 3), 1)
     assert shape(reassigned(image_of(before), (1, 2, 3, 4))) == ((1, 2, 3, 4), (4,), (), (1, 2, 3), 1)
-    assert shape(reassigned(image_of(before), (3, 2))) == ((3, 2), (), (), (2, 3), 3), "what is in sync already is done at once"
+    assert shape(reassigned(image_of(before), (3, 2))) == ((3, 2), (), (), (2, 3), 3), "a target that is in sync already is applied at once"
     assert shape(reassigned(image_of(before), (3, 1, 2))) == ((3, 1, 2), (), (), (1, 2, 3), 1)
     assert reassigned(image_of(before), (1, 2, 3)) is None
 
 
-def test_a_change_of_mind_takes_the_place_of_what_was_begun() -> None:
-    """What was being added and isn't wanted any more goes; what is cancelled then is what there was before all of it."""
+def test_a_new_request_replaces_the_one_under_way() -> None:
+    """A replica that was being added and is no longer requested is removed; a cancellation then restores the state before all of it."""
     moving = partition((4, 2, 3, 1), (1, 2, 3, 4), 1, (4,), (1,))
     second = reassigned(image_of(moving), (5, 2, 3))
     assert shape(second) == ((5, 2, 3, 1), (5,), (1,), (1, 2, 3), 1)
     after = partition((5, 2, 3, 1), (1, 2, 3), 1, (5,), (1,))
     assert shape(reassigned(image_of(after), None)) == ((2, 3, 1), (), (), (1, 2, 3), 1)
     assert shape(reassigned(image_of(moving), (4, 5))) == ((4, 5, 2, 3, 1), (4, 5), (1, 2, 3), (1, 2, 3, 4), 1)
-    assert shape(reassigned(image_of(moving), (1, 2, 3))) == ((1, 2, 3), (), (), (1, 2, 3), 1), "back to what there was"
+    assert shape(reassigned(image_of(moving), (1, 2, 3))) == ((1, 2, 3), (), (), (1, 2, 3), 1), "back to the initial replicas"
 
 
-def test_who_alone_is_alive_stays_until_another_is_in_sync() -> None:
-    """A replica that was being added, and that all others have left alone with the leadership, isn't dropped by a change of mind."""
+def test_the_only_live_replica_stays_until_another_is_in_sync() -> None:
+    """A replica that was being added, and became leader as the only live one, is not removed by a new request."""
     moving = partition((4, 1), (1, 4), 4, (4,), (1,))
     after = reassigned(image_of(moving, (4, 5)), (5, 1))
     assert shape(after) == ((5, 1, 4), (4, 5), (4,), (4,), 4)
     cancelled = reassigned(image_of(partition((5, 1, 4), (4,), 4, (4, 5), (4,)), (4, 5)), None)
-    assert cancelled == ErrorCode.INVALID_REPLICA_ASSIGNMENT, "nobody who was there before is in sync"
+    assert cancelled == ErrorCode.INVALID_REPLICA_ASSIGNMENT, "no replica from before is in sync"
 
 
 def test_cancelling() -> None:
-    """Who was being added goes, also as leader; an unclean election only where it is allowed."""
+    """A replica that was being added is removed, also as leader; an unclean election happens only where it is allowed."""
     moving = partition((4, 2, 1), (2, 4), 4, (4,), (1,))
     assert shape(reassigned(image_of(moving), None)) == ((2, 1), (), (), (2,), 2)
     only_new = partition((4, 1, 2), (4,), 4, (4,), (1, 2))
     assert reassigned(image_of(only_new), None) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
     assert shape(reassigned(image_of(only_new), None, unclean=True)) == ((1, 2), (), (), (1,), 1)
-    assert reassigned(image_of(only_new, (4,)), None, unclean=True) == ErrorCode.INVALID_REPLICA_ASSIGNMENT, "nobody could lead"
+    assert reassigned(image_of(only_new, (4,)), None, unclean=True) == ErrorCode.INVALID_REPLICA_ASSIGNMENT, "no replica could lead"
     of_topic = image_of(only_new, configs={"unclean.leader.election.enable": "true"})
     assert shape(reassigned(of_topic, None)) == ((1, 2), (), (), (1,), 1)
 
@@ -106,20 +106,20 @@ def test_refusals(replicas: tuple[int, ...] | None, code: ErrorCode) -> None:
     assert reassigned(image_of(partition((1, 2), (1, 2), 1)), replicas) == code
 
 
-def test_a_replica_that_is_there_already_need_not_be_alive() -> None:
+def test_a_replica_that_exists_already_need_not_be_live() -> None:
     """A partition can be moved away from one dead broker while another of its brokers is dead."""
     before = partition((1, 2, 3), (1,), 1)
     assert shape(reassigned(image_of(before, (1, 4)), (1, 2, 4))) == ((1, 2, 4, 3), (4,), (3,), (1,), 1)
 
 
-def test_the_replication_factor_can_be_held_fixed() -> None:
+def test_the_replication_factor_can_be_kept() -> None:
     """During a reassignment it is the target's (KIP-860)."""
     moving = image_of(partition((4, 2, 1), (1, 2), 1, (4,), (1,)))
     assert reassigned(moving, (3, 2, 1), may_change_factor=False) == ErrorCode.INVALID_REPLICATION_FACTOR
     assert isinstance(reassigned(moving, (3, 2), may_change_factor=False), PartitionRecord)
 
 
-def test_of_two_wishes_for_one_partition_the_last_counts() -> None:
+def test_of_two_requests_for_one_partition_the_last_counts() -> None:
     """Each is answered."""
     image = image_of(partition((1, 2), (1, 2), 1))
     wanted = [Reassignment("t", 0, (1, 3)), Reassignment("t", 0, (1, 4)), Reassignment("t", 0, ())]
@@ -130,8 +130,8 @@ def test_of_two_wishes_for_one_partition_the_last_counts() -> None:
 
 
 def elected(image: MetadataImage, election: Election) -> tuple[int, ...] | ErrorCode:
-    """Leader and in-sync set, or the code."""
-    planned = plan_elections(image, [("t", 0), ("t", 0)], election)
+    """Leader and ISR, or the code."""
+    planned = plan_elections(image, [("t", 0), ("t", 0)], election, ControllerSettings())
     first, second = planned.outcomes
     assert first == second
     if first is not None:
@@ -154,7 +154,7 @@ def elected(image: MetadataImage, election: Election) -> tuple[int, ...] | Error
         (partition((1, 2), (1,), NO_LEADER), (3,), Election.UNCLEAN, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE),
     ],
 )
-def test_elections_that_are_asked_for(
+def test_requested_elections(
     state: PartitionImage, alive: tuple[int, ...], election: Election, outcome: tuple[int, ...] | ErrorCode
 ) -> None:
     """A partition that is named twice gets one election and two answers."""

@@ -1,4 +1,4 @@
-"""The throttle of replication, as numbers: whom it concerns, and how fast the average is."""
+"""The throttle of replication, as numbers: the replicas that it covers, and its average rate."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def test_the_rate_is_kept_on_average(fetch_bytes: int) -> None:
     assert quota.total_bytes == sent
 
 
-def test_one_fetch_may_exceed_it_and_is_paid_for() -> None:
+def test_one_fetch_may_exceed_it_and_delays_the_next() -> None:
     quota = ReplicationQuota()
     assert quota.wait_ms(1000, 0) == 0
     quota.record(5000, 0)
     assert quota.wait_ms(1000, 0) == 5000
     assert quota.wait_ms(1000, 4999) == 1
     assert quota.wait_ms(1000, 5000) == 0
-    assert quota.wait_ms(10_000, 1) == 0, "a rate that is raised holds at once"
+    assert quota.wait_ms(10_000, 1) == 0, "a raised rate applies at once"
 
 
-def test_what_has_left_the_windows_is_forgotten() -> None:
+def test_bytes_before_the_windows_do_not_count() -> None:
     quota = ReplicationQuota(windows=2, window_ms=1000)
     quota.record(1_000_000, 0)
     assert quota.wait_ms(1, 0) == 2000
@@ -45,7 +45,7 @@ def test_what_has_left_the_windows_is_forgotten() -> None:
     assert quota.wait_ms(1, 2000) == 0
 
 
-def test_a_pause_is_no_credit_beyond_the_windows() -> None:
+def test_a_pause_gives_no_credit_beyond_the_windows() -> None:
     quota = ReplicationQuota(windows=11, window_ms=1000)
     quota.record(100, 0)
     quota.record(11_000, 60_000)

@@ -19,7 +19,7 @@ def test_system_clock_counts_milliseconds_since_1970_and_never_back() -> None:
 
 @pytest.mark.parametrize("deadline_ms", [1, 5, 1005, 4035, 1_000_003, 86_400_001])
 def test_a_timer_for_a_deadline_finds_the_deadline_reached(deadline_ms: int) -> None:
-    """Else code that sets the timer anew would turn in circles at an instant that does not pass."""
+    """Otherwise code that sets the timer again would loop forever at the same instant."""
 
     async def main(loop: SimulatedLoop) -> int:
         clock = SimulatedClock(loop)

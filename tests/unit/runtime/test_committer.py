@@ -1,4 +1,4 @@
-"""Barriers: order of steps, group commit, order of answers, and what a failed sync means for all that follow."""
+"""Barriers: order of steps, group commit, order of answers, and the effect of a failed sync on later barriers."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ import asyncio
 import errno
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 
 import pytest
 
 from lowtide.runtime.committer import Barrier, Committer, SimulatedCommitter, ThreadCommitter
-from lowtide.runtime.filesystem import FileToSync, is_passing
-from lowtide.runtime.filesystem.memory import MemoryFile, MemoryFileSystem, Operation
+from lowtide.runtime.filesystem import FileToSync, OsFileSystem, is_passing
+from lowtide.runtime.filesystem.memory import MemoryFile, MemoryFileSystem
+from lowtide.runtime.filesystem.planned_faults import Operation
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 
 
 class RecordingDisk(MemoryFileSystem):
-    """Writes down what makes something durable; can hold up one sync, as a slow disk does."""
+    """Records the steps that make data durable; can delay one sync, as a slow disk does."""
 
     def __init__(self) -> None:
         super().__init__(Random(0))
@@ -39,14 +41,14 @@ class RecordingDisk(MemoryFileSystem):
         return self.open(f"/d/{name}", write=True, create=True)
 
     def hold_up(self) -> threading.Event:
-        """Hold up the next step until the returned event is set."""
+        """Delay the next step until the returned event is set."""
         self.held_up.clear()
         self.gate = threading.Event()
         return self.gate
 
 
 class Answers:
-    """Collects what on_done was called with, and by which thread."""
+    """Collects the arguments of on_done, and its thread."""
 
     def __init__(self, expected_count: int) -> None:
         self.told: list[tuple[str, OSError | None]] = []
@@ -127,7 +129,7 @@ def test_an_empty_barrier_is_answered_after_those_before_it(run: Callable[..., R
     run(scenario)
 
 
-def test_what_waits_while_the_disk_is_busy_becomes_one_round() -> None:
+def test_barriers_that_wait_while_the_disk_is_busy_become_one_round() -> None:
     """Group commit: ten barriers on two files cost two syncs, not ten."""
 
     async def scenario(disk: RecordingDisk, committer: Committer) -> None:
@@ -145,8 +147,8 @@ def test_what_waits_while_the_disk_is_busy_becomes_one_round() -> None:
 
 
 @either
-def test_after_a_failed_sync_nothing_is_tried_any_more(run: Callable[..., RecordingDisk]) -> None:
-    """What fsync failed on may be lost although a later fsync succeeds."""
+def test_after_a_failed_sync_nothing_more_is_tried(run: Callable[..., RecordingDisk]) -> None:
+    """Data of a failed fsync may be lost although a later fsync succeeds."""
 
     async def scenario(disk: RecordingDisk, committer: Committer) -> None:
         file = disk.file("a")
@@ -163,8 +165,8 @@ def test_after_a_failed_sync_nothing_is_tried_any_more(run: Callable[..., Record
 
 
 @either
-def test_a_sync_that_finds_no_room_is_not_an_error_that_passes(run: Callable[..., RecordingDisk]) -> None:
-    """Thin volumes and NFS report it there; what they have taken of the file is as unknown as after EIO."""
+def test_a_sync_that_finds_no_room_is_no_temporary_error(run: Callable[..., RecordingDisk]) -> None:
+    """Thin volumes and NFS report a full disk there; the state of the file is as unknown as after EIO."""
 
     async def scenario(disk: RecordingDisk, committer: Committer) -> None:
         file = disk.file("a")
@@ -182,7 +184,7 @@ def test_a_sync_that_finds_no_room_is_not_an_error_that_passes(run: Callable[...
 
 
 @either
-def test_a_rename_that_finds_no_room_is_the_fault_of_its_own_barrier_only(run: Callable[..., RecordingDisk]) -> None:
+def test_a_rename_that_finds_no_room_fails_only_its_own_barrier(run: Callable[..., RecordingDisk]) -> None:
     async def scenario(disk: RecordingDisk, committer: Committer) -> None:
         disk.file("a")
         disk.fail_next("rename", errno.ENOSPC)
@@ -209,7 +211,7 @@ def test_a_failed_directory_sync_counts_like_a_failed_sync(run: Callable[..., Re
 
 
 @either
-def test_a_target_that_is_gone_is_the_fault_of_its_own_barrier_only(run: Callable[..., RecordingDisk]) -> None:
+def test_a_target_that_is_gone_fails_only_its_own_barrier(run: Callable[..., RecordingDisk]) -> None:
     """A topic deleted while its checkpoint waits must not take the log directory offline."""
 
     async def scenario(disk: RecordingDisk, committer: Committer) -> None:
@@ -235,7 +237,7 @@ def test_a_target_that_is_gone_is_the_fault_of_its_own_barrier_only(run: Callabl
 
 @either
 def test_close_answers_everything_that_was_submitted(run: Callable[..., RecordingDisk]) -> None:
-    """A clean stop writes its marker after close, and has to know by then."""
+    """A clean stop writes its marker after close, and needs the results by then."""
 
     async def scenario(disk: RecordingDisk, committer: Committer) -> None:
         answers = Answers(2)
@@ -254,8 +256,8 @@ def test_close_answers_everything_that_was_submitted(run: Callable[..., Recordin
 
 
 @either
-def test_close_carries_out_what_comes_in_answer(run: Callable[..., RecordingDisk]) -> None:
-    """A truncation has several steps, of which each begins when the one before it is durable."""
+def test_close_executes_barriers_that_follow_an_answer(run: Callable[..., RecordingDisk]) -> None:
+    """A truncation has several steps, each of which begins when the previous one is durable."""
 
     async def scenario(disk: RecordingDisk, committer: Committer) -> None:
         answers = Answers(3)
@@ -278,7 +280,7 @@ def test_close_carries_out_what_comes_in_answer(run: Callable[..., RecordingDisk
     assert run(scenario).steps == ["sync /d/a", "sync /d/b"]
 
 
-def test_an_answer_that_raises_keeps_no_other_from_being_heard() -> None:
+def test_an_answer_that_raises_does_not_prevent_other_answers() -> None:
     async def scenario(disk: RecordingDisk, committer: Committer) -> None:
         reported: list[BaseException] = []
         asyncio.get_running_loop().set_exception_handler(lambda _loop, context: reported.append(context["exception"]))
@@ -297,7 +299,7 @@ def test_an_answer_that_raises_keeps_no_other_from_being_heard() -> None:
     on_threads(scenario)
 
 
-def test_a_bug_in_the_file_system_is_answered_and_not_hung_on() -> None:
+def test_a_bug_in_the_file_system_is_answered_and_does_not_hang() -> None:
     async def scenario(disk: RecordingDisk, committer: Committer) -> None:
         answers = Answers(2)
         committer.submit(Barrier(files=(disk.file("a"),), renames=(("/d/a", "/elsewhere/a"),)), answers.of("1"))
@@ -308,8 +310,8 @@ def test_a_bug_in_the_file_system_is_answered_and_not_hung_on() -> None:
     on_threads(scenario)
 
 
-def test_the_simulated_effect_and_the_answer_fall_at_different_moments() -> None:
-    """A crash between them finds something durable of which nobody has heard, and one before finds nothing."""
+def test_the_simulated_effect_and_the_answer_happen_at_different_moments() -> None:
+    """A crash between them leaves durable data without an answer, and a crash before them leaves nothing."""
     seen = set()
 
     for seed in range(60):
@@ -335,7 +337,7 @@ def test_the_simulated_effect_and_the_answer_fall_at_different_moments() -> None
     assert seen == {(b"old", False), (b"new", False), (b"new", True)}
 
 
-def test_a_slow_simulated_disk_is_as_slow_as_it_is_set() -> None:
+def test_a_slow_simulated_disk_has_the_given_speed() -> None:
     async def main(loop: SimulatedLoop) -> float:
         committer = SimulatedCommitter(RecordingDisk(), loop, Random(0))
         committer.delay_range_ms = (7000, 7000)
@@ -350,7 +352,7 @@ def test_a_slow_simulated_disk_is_as_slow_as_it_is_set() -> None:
 @either
 @pytest.mark.parametrize("operation", ["file", "directory"])
 def test_a_round_that_finds_no_descriptor_waits_for_one(operation: str, run: Callable[..., RecordingDisk]) -> None:
-    """A file that is opened for its sync, or a folder: the lack of a descriptor isn't an outcome, and nothing is done twice."""
+    """For a file that is opened for its sync, or a folder: the lack of a descriptor is no result, and no step is repeated."""
 
     async def scenario(disk: RecordingDisk, committer: Committer) -> None:
         disk.write_bytes("/d/a", b"a")
@@ -371,7 +373,7 @@ def test_a_round_that_finds_no_descriptor_waits_for_one(operation: str, run: Cal
 
 @either
 def test_a_stop_that_finds_no_descriptor_ends_as_failed(monkeypatch: pytest.MonkeyPatch, run: Callable[..., RecordingDisk]) -> None:
-    """It doesn't wait for ever, and doesn't call the disk's state known."""
+    """It does not wait forever, and does not report the disk's state as known."""
     monkeypatch.setattr("lowtide.runtime.committer.RETRY_S", 0.0001)
 
     async def scenario(disk: RecordingDisk, committer: Committer) -> None:
@@ -390,3 +392,22 @@ def test_a_file_to_sync_that_is_gone_needs_no_sync() -> None:
     disk = RecordingDisk()
     FileToSync(disk, "/d/gone").sync()
     assert FileToSync(disk, "/d/x") == FileToSync(disk, "/d/x")
+
+
+def test_a_thread_committer_counts_rounds_syncs_and_what_waits(tmp_path: Path) -> None:
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        filesystem = OsFileSystem()
+        file = filesystem.open(str(tmp_path / "file"), create=True, write=True)
+        committer = ThreadCommitter(filesystem, loop, "committer")
+        answered: asyncio.Future[OSError | None] = loop.create_future()
+        committer.submit(Barrier(files=(file,), directories=(str(tmp_path),)), answered.set_result)
+        assert committer.figures.submitted == 1
+        assert await answered is None
+        figures = committer.figures
+        committer.close()
+        assert (figures.submitted, figures.answered, figures.syncs, sum(figures.rounds.counts)) == (1, 1, 2, 1)
+        assert figures.rounds.longest_ns == figures.rounds.total_ns > 0
+        file.close()
+
+    asyncio.run(run())

@@ -1,4 +1,4 @@
-"""The port's promises, kept alike by the real disk and the simulated one."""
+"""The guarantees of the port, for the real disk and the simulated one."""
 
 from __future__ import annotations
 
@@ -66,7 +66,31 @@ def test_truncate_cuts_and_lengthens_and_allocate_only_lengthens(filesystem: tup
     file.sync()
 
 
-def test_an_open_file_outlives_its_name(filesystem: tuple[FileSystem, str]) -> None:
+def test_a_hole_is_zeros_takes_no_space_and_leaves_the_length(filesystem: tuple[FileSystem, str]) -> None:
+    disk, folder = filesystem
+    file = disk.open(f"{folder}/a", write=True, create=True)
+    file.pwritev([b"x" * 100_000], 0)
+    file.sync()
+    before = disk.allocated_bytes(f"{folder}/a")
+    file.punch(61, 81_920)
+    assert before >= 100_000
+    assert disk.allocated_bytes(f"{folder}/a") <= before - 19 * 4096
+    assert file.pread(200_000, 0) == b"x" * 61 + bytes(81_920) + b"x" * (100_000 - 61 - 81_920)
+    file.punch(99_000, 10_000)
+    assert (file.size(), file.pread(2000, 98_999)) == (100_000, b"x" + bytes(1000))
+    file.pwritev([b"y" * 4096], 8192)
+    assert file.pread(4098, 8191) == b"\0" + b"y" * 4096 + b"\0"
+
+
+def test_a_hole_needs_a_file_that_may_be_written(filesystem: tuple[FileSystem, str]) -> None:
+    disk, folder = filesystem
+    disk.write_bytes(f"{folder}/a", b"abc")
+    with pytest.raises(OSError, match="/a'") as caught:
+        disk.open(f"{folder}/a").punch(0, 1)
+    assert (caught.value.errno, disk.read_bytes(f"{folder}/a")) == (errno.EBADF, b"abc")
+
+
+def test_an_open_file_survives_its_name(filesystem: tuple[FileSystem, str]) -> None:
     disk, folder = filesystem
     disk.write_bytes(f"{folder}/a", b"content")
     reader, renamed = disk.open(f"{folder}/a"), disk.open(f"{folder}/a", write=True)
@@ -77,12 +101,19 @@ def test_an_open_file_outlives_its_name(filesystem: tuple[FileSystem, str]) -> N
     assert not disk.exists(f"{folder}/b")
 
 
-def test_a_closed_file_answers_ebadf_and_closes_twice(filesystem: tuple[FileSystem, str]) -> None:
+def test_a_closed_file_raises_ebadf_and_may_be_closed_twice(filesystem: tuple[FileSystem, str]) -> None:
     disk, folder = filesystem
     file = disk.open(f"{folder}/a", write=True, create=True)
     file.close()
     file.close()
-    for call in (lambda: file.pread(1, 0), lambda: file.pwritev([b"x"], 0), file.sync, file.size, lambda: file.truncate(0)):
+    for call in (
+        lambda: file.pread(1, 0),
+        lambda: file.pwritev([b"x"], 0),
+        file.sync,
+        file.size,
+        lambda: file.truncate(0),
+        lambda: file.punch(0, 1),
+    ):
         with pytest.raises(OSError, match="/a'") as caught:
             call()
         assert caught.value.errno == errno.EBADF

@@ -1,4 +1,4 @@
-"""One function says which errors are a broken disk."""
+"""One function decides which errors are disk failures."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_every_error_has_one_kind(number: int | None, kind: FailureKind) -> None
     assert failure_kind(number) is kind
 
 
-def test_only_a_lack_of_room_or_resources_is_passing() -> None:
+def test_only_a_lack_of_room_or_resources_is_temporary() -> None:
     passing = {number for number in errno.errorcode if is_passing(OSError(number, ""))}
     assert passing == {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN}
     assert all(storage_error("/a", OSError(number, "")).is_passing for number in passing)

@@ -1,4 +1,4 @@
-"""The real disk's own corners: what the kernel may do that the simulated one does not."""
+"""Behaviour of the real disk that the simulated one does not have."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def descriptors() -> set[str]:
 
 
 def test_a_short_write_is_continued(disk: OsFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel may write less than it was given, for instance on a signal; the rest must follow, in place."""
+    """The kernel may write fewer bytes than requested, for instance on a signal; the rest must follow at the right position."""
     whole = os.pwritev
 
     def at_most_three(number: int, parts: Sequence[Buffer], position: int) -> int:
@@ -39,7 +39,7 @@ def test_a_short_write_is_continued(disk: OsFileSystem, tmp_path: Path, monkeypa
     assert file.pread(99, 0) == b"\0\0abcdefghi"
 
 
-def test_a_write_that_gets_nowhere_raises_and_does_not_hang(disk: OsFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_without_progress_raises_and_does_not_hang(disk: OsFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = disk.open(str(tmp_path / "a"), write=True, create=True)
     monkeypatch.setattr(os, "pwritev", lambda *_: 0)
     with pytest.raises(OSError, match="0 of 1 bytes") as caught:
@@ -67,9 +67,7 @@ def test_short_reads_are_continued(disk: OsFileSystem, tmp_path: Path, monkeypat
     assert [bytes(first), bytes(second)] == [b"0123", b"45678"]
 
 
-def test_where_the_kernel_does_not_know_nowait_the_read_just_reads(
-    disk: OsFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_nowait_in_the_kernel_the_read_may_block(disk: OsFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk.write_bytes(str(tmp_path / "a"), b"0123456789")
     plain, flags_seen = os.preadv, []
 
@@ -89,7 +87,7 @@ def test_where_the_kernel_does_not_know_nowait_the_read_just_reads(
     assert flags_seen == [8, 0, 0], "the flag is tried once per file"
 
 
-def test_cold_pages_are_told_as_blocking(disk: OsFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cold_pages_are_reported_as_blocking(disk: OsFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def cold(*_: object) -> int:
         raise BlockingIOError(errno.EAGAIN, "cold")
 
@@ -123,7 +121,7 @@ def test_a_file_closes_with_its_last_reference(disk: OsFileSystem, tmp_path: Pat
 
 
 def test_close_during_a_call_of_another_thread_waits_for_it(disk: OsFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the sync would hit whatever file the kernel gives the number to next."""
+    """Otherwise the sync would affect the next file that the kernel gives the number to."""
     began, closed, seen = threading.Event(), threading.Event(), []
 
     def slow_sync(number: int) -> None:
@@ -147,7 +145,7 @@ def test_close_during_a_call_of_another_thread_waits_for_it(disk: OsFileSystem, 
 
 
 def test_replace_file_has_the_mode_that_was_asked_for(disk: OsFileSystem, tmp_path: Path) -> None:
-    """A secret must not be readable for all because an older copy was."""
+    """A secret must not be readable by all because an older copy was."""
     (tmp_path / "a.tmp").write_bytes(b"remnant")
     (tmp_path / "a.tmp").chmod(0o644)
     disk.replace_file(str(tmp_path / "a"), b"secret", mode=0o600)

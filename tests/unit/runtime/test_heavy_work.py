@@ -1,4 +1,4 @@
-"""Heavy work in a process of its own, and its simulated form."""
+"""Heavy work in a separate process, and its simulated form."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def prints(filesystem, argument):
 
 @pytest.fixture
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
-    """A module that this process and the other can import."""
+    """A module that both processes can import."""
     (tmp_path / "heavy_work_of_a_test.py").write_text(WORK)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -100,7 +100,7 @@ async def done(worker: HeavyWorker, work: object, argument: bytes = b"") -> tupl
     return listening.messages, error
 
 
-async def test_messages_come_in_their_order(worker: ProcessHeavyWorker, work: object) -> None:
+async def test_messages_arrive_in_order(worker: ProcessHeavyWorker, work: object) -> None:
     assert not worker.process_ids, "there is none without work"
     assert await done(worker, work.count, b"1000") == ([b"%d" % number for number in range(1000)], None)  # type: ignore[attr-defined]
     assert len(worker.process_ids) == 1
@@ -115,18 +115,18 @@ async def test_one_process_does_it_all_at_a_lower_priority(worker: ProcessHeavyW
     assert os.nice(0) < niceness or os.nice(0) == niceness == LOWEST_PRIORITY
 
 
-async def test_what_it_prints_is_no_answer(worker: ProcessHeavyWorker, work: object) -> None:
+async def test_its_output_is_no_message(worker: ProcessHeavyWorker, work: object) -> None:
     assert await done(worker, work.prints) == ([b"signal"], None)  # type: ignore[attr-defined]
 
 
-async def test_work_that_raises_is_told_and_the_next_is_done(worker: ProcessHeavyWorker, work: object) -> None:
+async def test_work_that_raises_is_reported_and_the_next_is_done(worker: ProcessHeavyWorker, work: object) -> None:
     messages, error = await done(worker, work.fails)  # type: ignore[attr-defined]
     assert messages == [b"so far"]
     assert "as expected" in str(error)
     assert (await done(worker, work.count, b"1"))[1] is None  # type: ignore[attr-defined]
 
 
-async def test_a_process_that_dies_is_told_and_another_begun(worker: ProcessHeavyWorker, work: object) -> None:
+async def test_a_process_that_dies_is_reported_and_another_begun(worker: ProcessHeavyWorker, work: object) -> None:
     _, error = await done(worker, work.dies)  # type: ignore[attr-defined]
     assert isinstance(error, WorkFailedError)
     assert (await done(worker, work.count, b"1")) == ([b"0"], None)  # type: ignore[attr-defined]
@@ -144,7 +144,7 @@ async def test_cancelled_work_tidies_up(worker: ProcessHeavyWorker, work: object
     assert await listening.wait() is None
     assert (tmp_path / "tidy").read_bytes() == b"tidy"
     assert await after.wait() is None
-    assert after.messages == [b"0", b"1"], "the next is not cancelled"
+    assert after.messages == [b"0", b"1"], "the next work is not cancelled"
 
 
 async def test_work_that_waits_can_be_cancelled(worker: ProcessHeavyWorker, work: object, tmp_path: Path) -> None:
@@ -209,8 +209,8 @@ asyncio.run(main())
 """
 
 
-def test_none_outlives_its_broker(work: object) -> None:
-    """Not even a busy one, when the broker is killed."""
+def test_no_process_survives_its_broker(work: object) -> None:
+    """Not even a busy one after a SIGKILL of the broker."""
     owner = subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True)
     assert owner.stdout is not None
     process_id = int(owner.stdout.readline())
@@ -242,7 +242,7 @@ def raising(_filesystem: FileSystem, _argument: bytes) -> Iterator[Step]:
     raise RuntimeError(message)
 
 
-def test_the_simulated_form_does_the_same_on_virtual_time() -> None:
+def test_the_simulated_form_behaves_the_same_on_virtual_time() -> None:
     loop, filesystem = SimulatedLoop(1), MemoryFileSystem()
 
     async def run() -> None:

@@ -1,4 +1,4 @@
-"""Lateness in buckets, and whose fault it was."""
+"""Lag in buckets, and its cause."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_histogram_counts_all_and_never_falls(values: list[float]) -> None:
     assert [seen.count_above(bound) for bound in BOUNDS_MS] == [sum(value > bound for value in values) for bound in BOUNDS_MS]
 
 
-def test_a_snapshot_stays_what_it_was() -> None:
+def test_a_snapshot_does_not_change() -> None:
     lag = LoopLag(NO_USAGE)
     lag.add(3, NO_USAGE)
     before = lag.snapshot()
@@ -43,17 +43,17 @@ def test_a_snapshot_stays_what_it_was() -> None:
     assert lag.snapshot().lag.max_ms == 4000
 
 
-def test_own_work_is_ours() -> None:
+def test_own_work_counts_as_the_broker_s() -> None:
     late = LoopLag(usage(500)).add(80, usage(585, collections=1))
     assert (late.cpu_ms, late.blocked_ms, late.starved_ms, late.held_ms, late.full_collections) == (80, 0, 0, 80, 1)
 
 
-def test_waiting_for_a_disk_is_ours_too() -> None:
+def test_waiting_for_a_disk_counts_as_the_broker_s_too() -> None:
     late = LoopLag(usage(500)).add(80, usage(510))
     assert (late.cpu_ms, late.blocked_ms, late.held_ms) == (10, 70, 80)
 
 
-def test_a_machine_without_a_free_processor_is_not() -> None:
+def test_waiting_for_a_processor_does_not() -> None:
     lag = LoopLag(usage(500, 1000))
     late = lag.add(80, usage(590, 1075))
     assert (late.starved_ms, late.cpu_ms, late.held_ms) == (75, 5, 5)
@@ -62,15 +62,15 @@ def test_a_machine_without_a_free_processor_is_not() -> None:
 
 
 @given(st.floats(0, 1e5), st.floats(0, 1e5), st.floats(0, 1e5))
-def test_the_shares_are_the_whole(lag_ms: float, cpu_ms: float, starved_ms: float) -> None:
+def test_the_shares_sum_to_the_whole(lag_ms: float, cpu_ms: float, starved_ms: float) -> None:
     late = LoopLag(NO_USAGE).add(lag_ms, usage(cpu_ms, starved_ms))
     shares = (late.cpu_ms, late.blocked_ms, late.starved_ms)
     assert min(shares) >= 0
     assert abs(sum(shares) - late.lag_ms) < 1e-6
 
 
-def test_the_system_tells_what_a_thread_uses() -> None:
-    """Work is seen as CPU time; nothing ever falls."""
+def test_the_system_reports_the_usage_of_a_thread() -> None:
+    """Work appears as CPU time; no value ever falls."""
     read = ThreadUsageReader()
     before = read()
     sum(range(300_000))

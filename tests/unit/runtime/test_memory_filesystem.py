@@ -1,4 +1,4 @@
-"""The simulated disk loses exactly what the port does not promise to keep, and fails when it is told to."""
+"""The simulated disk loses exactly what the port does not promise to keep, and fails when a test requests it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from lowtide.runtime.filesystem import CannotPunchError
 from lowtide.runtime.filesystem.memory import MemoryFileSystem, SimulatedCrashError
 
 SEEDS = range(200)
@@ -25,7 +26,7 @@ def disk_with(content: bytes, seed: int = 0) -> MemoryFileSystem:
 
 
 def after_power_cut(change: Callable[[MemoryFileSystem], None], content: bytes = b"") -> set[bytes | None]:
-    """Return every content of /d/a that a power cut after the change leaves, over many seeds; None where the file is gone."""
+    """Return every content of /d/a that a power cut after the change leaves, over many seeds; None if the file is gone."""
     outcomes: set[bytes | None] = set()
     for seed in SEEDS:
         disk = disk_with(content, seed)
@@ -46,7 +47,7 @@ def test_what_was_synced_survives_every_power_cut() -> None:
 
 
 def test_an_unsynced_write_within_a_sector_is_there_or_not() -> None:
-    """With a grown file of zeros as the third way, as after the journalling of a size before the data."""
+    """A grown file of zeros is the third result, as after journalling the size before the data."""
     outcomes = after_power_cut(lambda disk: disk.open("/d/a", write=True).pwritev([b"new"], 3), b"old")
     assert outcomes == {b"old", b"oldnew", b"old\0\0\0"}
 
@@ -55,7 +56,7 @@ def test_an_overwrite_within_a_sector_is_never_mixed() -> None:
     assert after_power_cut(lambda disk: disk.open("/d/a", write=True).pwritev([b"new"], 0), b"old") == {b"old", b"new"}
 
 
-def test_an_unsynced_write_over_sectors_is_torn_at_their_edges_only() -> None:
+def test_an_unsynced_write_over_sectors_is_torn_only_at_their_edges() -> None:
     old, new = b"o" * 2000, b"n" * 2000
     outcomes = after_power_cut(lambda disk: disk.open("/d/a", write=True).pwritev([new[:1500]], 300), old)
     edges = [300, 512, 1024, 1536, 1800]
@@ -93,7 +94,7 @@ def test_a_new_name_needs_its_folder_synced_even_if_its_content_was() -> None:
 
 
 def test_a_rename_before_the_sync_may_leave_an_empty_file() -> None:
-    """The classic mistake; the simulated disk has to find it."""
+    """This is a classic bug; the simulated disk must find it."""
 
     def change(disk: MemoryFileSystem) -> None:
         disk.write_bytes("/d/b", b"new")
@@ -103,7 +104,7 @@ def test_a_rename_before_the_sync_may_leave_an_empty_file() -> None:
     assert b"" in after_power_cut(change, b"old")
 
 
-def test_replace_file_leaves_nothing_to_chance() -> None:
+def test_replace_file_has_one_result() -> None:
     assert after_power_cut(lambda disk: disk.replace_file("/d/a", b"new"), b"old") == {b"new"}
 
 
@@ -120,14 +121,14 @@ def test_replace_file_is_atomic_wherever_the_machine_dies() -> None:
                 steps_count = max(steps_count, crash_at)
             disk.power_cut()
             assert disk.read_bytes("/d/a") in {b"old", b"new" * 500}
-    assert 5 <= steps_count < 19, "every step was a place to die, and the end was reached"
+    assert 5 <= steps_count < 19, "the crash happened at every step, and the end was reached"
 
 
-def test_an_unsynced_removal_may_come_back_with_its_content() -> None:
+def test_an_unsynced_removal_may_be_undone() -> None:
     assert after_power_cut(lambda disk: disk.unlink("/d/a"), b"old") == {b"old", None}
 
 
-def test_names_survive_as_a_prefix_of_what_happened() -> None:
+def test_names_survive_as_a_prefix_of_the_changes() -> None:
     outcomes = set()
     for seed in SEEDS:
         disk = disk_with(b"", seed)
@@ -139,7 +140,7 @@ def test_names_survive_as_a_prefix_of_what_happened() -> None:
     assert outcomes == {"a", "ab", "abc", "abcd", "bcd"}
 
 
-def test_what_lies_in_a_folder_is_lost_with_the_folder_s_name() -> None:
+def test_files_in_a_folder_are_lost_with_the_folder_s_name() -> None:
     outcomes = set()
     for seed in SEEDS:
         disk = disk_with(b"", seed)
@@ -152,7 +153,7 @@ def test_what_lies_in_a_folder_is_lost_with_the_folder_s_name() -> None:
 
 
 def test_after_a_failed_sync_a_good_one_proves_nothing() -> None:
-    """The kernel forgets that the pages were dirty: code that syncs again and goes on loses data."""
+    """The kernel marks the pages clean: code that syncs again and continues loses data."""
     outcomes = set()
     for seed in SEEDS:
         disk = disk_with(b"old", seed)
@@ -169,7 +170,7 @@ def test_after_a_failed_sync_a_good_one_proves_nothing() -> None:
     assert outcomes == {b"new!", b"old!"}
 
 
-def test_a_dead_process_loses_nothing_but_its_handles_and_locks() -> None:
+def test_a_dead_process_loses_only_its_handles_and_locks() -> None:
     disk = disk_with(b"old")
     file, lock = disk.open("/d/a", write=True), disk.lock("/d/.lock")
     file.pwritev([b"new"], 0)
@@ -200,7 +201,7 @@ def test_a_failing_write_leaves_a_prefix() -> None:
     assert lengths == set(range(7))
 
 
-def test_faults_hit_the_operations_that_they_name_as_often_as_they_say() -> None:
+def test_faults_hit_the_operations_that_they_name_as_often_as_configured() -> None:
     disk = disk_with(b"abc")
     disk.fail_next("read", errno.EIO, count=2, path_contains="/a")
     disk.write_bytes("/d/b", b"b")
@@ -219,7 +220,7 @@ def test_faults_hit_the_operations_that_they_name_as_often_as_they_say() -> None
     assert disk.fault_counts == {"read": 2, "open": 1, "rename": 1, "sync_directory": 1}
 
 
-def test_a_full_disk_takes_what_fits_and_is_freed_by_deleting() -> None:
+def test_a_full_disk_accepts_what_fits_and_is_freed_by_deleting() -> None:
     disk = disk_with(b"12345")
     disk.capacity_bytes = 8
     file = disk.open("/d/a", write=True)
@@ -262,7 +263,7 @@ def test_a_crash_stops_everything_until_the_process_is_started_again() -> None:
     assert len(died) == 1
 
 
-def test_cold_reads_come_as_often_as_asked() -> None:
+def test_cold_reads_happen_as_often_as_configured() -> None:
     disk = disk_with(b"abc", seed=3)
     file, cold_count = disk.open("/d/a"), 0
     disk.cold_read_probability = 0.5
@@ -286,15 +287,15 @@ def test_the_same_seed_leaves_the_same_disk() -> None:
     assert run(5) == run(5) != run(6)
 
 
-def test_a_rename_between_folders_is_refused_for_it_is_not_modelled() -> None:
+def test_a_rename_between_folders_is_refused_because_it_is_not_modelled() -> None:
     disk = disk_with(b"")
     disk.make_directories("/d/x")
     with pytest.raises(AssertionError, match="between folders"):
         disk.rename("/d/a", "/d/x/a")
 
 
-def test_a_copy_of_the_disk_is_put_back_as_it_was() -> None:
-    """Durable, and independent of what happened since."""
+def test_a_copy_of_the_disk_is_restored_unchanged() -> None:
+    """The restored state is durable, and independent of later changes."""
     filesystem = MemoryFileSystem()
     filesystem.make_directories("/a/b")
     filesystem.write_bytes("/a/b/f", b"old")
@@ -304,3 +305,38 @@ def test_a_copy_of_the_disk_is_put_back_as_it_was() -> None:
     filesystem.replace_disk(copy)
     filesystem.power_cut()
     assert filesystem.read_bytes("/a/b/f") == b"old"
+
+
+def test_a_hole_that_was_not_synced_is_there_in_parts_after_a_power_cut() -> None:
+    seen: set[tuple[bool, ...]] = set()
+    for seed in range(60):
+        disk = MemoryFileSystem(Random(seed))
+        disk.make_directories("/d")
+        disk.sync_directory("/")
+        file = disk.open("/d/a", write=True, create=True)
+        file.pwritev([b"x" * 2048], 0)
+        file.sync()
+        disk.sync_directory("/d")
+        file.punch(512, 1024)
+        disk.power_cut()
+        content = disk.read_bytes("/d/a")
+        assert (len(content), content[:512], content[1536:]) == (2048, b"x" * 512, b"x" * 512)
+        sectors = (content[512:1024], content[1024:1536])
+        assert set(sectors) <= {b"x" * 512, bytes(512)}
+        seen.add(tuple(sector == bytes(512) for sector in sectors))
+    assert len(seen) == 4
+
+
+def test_what_is_punched_is_room_for_others_and_a_disk_that_cannot_says_so() -> None:
+    disk = MemoryFileSystem()
+    disk.capacity_bytes = 20_000
+    file = disk.open("/a", write=True, create=True)
+    file.pwritev([b"x" * 20_000], 0)
+    assert disk.free_bytes("/") == 0
+    file.punch(100, 12_000)
+    assert (disk.free_bytes("/"), disk.allocated_bytes("/a"), file.size()) == (4096, 20_000 - 4096, 20_000)
+    file.truncate(5000)
+    assert disk.free_bytes("/") == 15_000
+    disk.can_punch = False
+    with pytest.raises(CannotPunchError, match="/a"):
+        file.punch(0, 1)

@@ -1,4 +1,4 @@
-"""The simulated disk against a model of the port's promises that knows nothing of how it works.
+"""The simulated disk against a model of the port's promises that is independent of its implementation.
 
 The model keeps, per file, what is durable and every change since; per folder, every state of its names since it was synced. After a
 power cut each byte must come from somewhere allowed, and the names must be one of those states.
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
+from tests.examples import examples
 
 NAMES = st.sampled_from(["a", "b", "c"])
 SIZES = st.one_of(st.integers(0, 20), st.integers(500, 530), st.integers(0, 2500))
@@ -21,7 +22,7 @@ SIZES = st.one_of(st.integers(0, 20), st.integers(500, 530), st.integers(0, 2500
 
 @dataclass(eq=False)
 class ModelFile:
-    """One file, whatever its name."""
+    """One file, independent of its name."""
 
     visible: bytes = b""
     durable: bytes = b""
@@ -56,7 +57,7 @@ class ModelFile:
 
 
 class DiskAgainstModel(RuleBasedStateMachine):
-    """One folder with few names, so that they meet."""
+    """One folder with few names, so that they collide."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,6 +92,15 @@ class DiskAgainstModel(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(sorted(self.names)))
         self.disk.open(f"/d/{name}", write=True).truncate(size)
         self.names[name].truncate(size)
+
+    @precondition(lambda self: self.names)
+    @rule(data=st.data(), position=SIZES, size=st.integers(1, 2500))
+    def punch(self, data: st.DataObject, position: int, size: int) -> None:
+        name = data.draw(st.sampled_from(sorted(self.names)))
+        self.disk.open(f"/d/{name}", write=True).punch(position, size)
+        inside = max(min(size, len(self.names[name].visible) - position), 0)
+        if inside:
+            self.names[name].write(position, bytes(inside))
 
     @precondition(lambda self: self.names)
     @rule(data=st.data())
@@ -146,5 +156,5 @@ class DiskAgainstModel(RuleBasedStateMachine):
 
 TestDiskAgainstModel = DiskAgainstModel.TestCase
 TestDiskAgainstModel.settings = settings(
-    max_examples=150, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(150), stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -1,4 +1,4 @@
-"""Connections on the simulated loop behave as asyncio's on TCP do, and faults do what they are named for."""
+"""Connections on the simulated loop behave as asyncio's TCP connections, and faults have their documented effect."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from typing import Any
 import pytest
 
 from lowtide.runtime.network import bound_port, connect, listen
-from lowtide.runtime.simulated_loop import SimulatedDeadlockError, SimulatedLoop, SimulatedNode, run_simulation
+from lowtide.runtime.simulated_loop import SimulatedDeadlockError, SimulatedLoop, run_simulation
 from lowtide.runtime.simulated_network import ANY_HOST
+from lowtide.runtime.simulated_node import SimulatedNode
 from lowtide.runtime.simulated_transport import SimulatedTransport
 
 PORT = 9092
 
 
 class Recorder(asyncio.Protocol):
-    """Keeps all that it is told."""
+    """Records all its callbacks."""
 
     def __init__(self, *, keep_open_after_eof: bool = False) -> None:
         self.events: list[str] = []
@@ -121,12 +122,12 @@ def test_bytes_arrive_whole_and_in_order_in_pieces_of_any_size() -> None:
         return int(pair.server.chunks_count)
 
     counts = {with_pair(scenario, seed=seed) for seed in range(5)}
-    assert len(counts) > 1, "another seed cuts elsewhere"
+    assert len(counts) > 1, "another seed cuts at other positions"
     assert max(counts) > 10
 
 
 def test_a_small_frame_is_sometimes_cut_and_sometimes_not() -> None:
-    """A parser that needs whole frames must fail in some run; one that needs them cut, too."""
+    """A parser that needs whole frames must fail in some run, and so must one that needs cut frames."""
 
     async def scenario(pair: Pair) -> int:
         pair.client.transport.write(b"\0\0\0\x04abcd")
@@ -144,7 +145,7 @@ def test_a_buffered_protocol_receives_into_its_own_buffer() -> None:
         pair.client.transport.write(memoryview(sent))
         await asyncio.sleep(1)
         assert pair.server.received == sent
-        assert max(pair.server.sizes) == 1000, "never more than the buffer holds"
+        assert max(pair.server.sizes) == 1000, "never more than the buffer size"
 
     with_pair(scenario, server=BufferedRecorder)
 
@@ -184,7 +185,7 @@ def test_write_buffer_limits_are_asyncio_s() -> None:
         transport.write(bytes(pair.loop.network.window_bytes + 300))
         assert pair.client.events == ["made"]
         transport.set_write_buffer_limits(high=200)
-        assert pair.client.events == ["made", "pause"], "as soon as the mark falls below what waits"
+        assert pair.client.events == ["made", "pause"], "as soon as the mark falls below the waiting bytes"
 
     with_pair(scenario)
 
@@ -220,7 +221,7 @@ def test_abort_ends_at_once_and_drops_what_was_not_sent() -> None:
     with_pair(scenario)
 
 
-def test_half_close_leaves_the_other_way_open() -> None:
+def test_half_close_leaves_the_other_direction_open() -> None:
     async def scenario(pair: Pair) -> None:
         pair.client.transport.write(b"question")
         pair.client.transport.write_eof()
@@ -275,7 +276,7 @@ def test_end_of_file_waits_behind_what_was_not_read() -> None:
 
 
 def test_reading_can_be_stopped_between_two_deliveries() -> None:
-    """What was received meanwhile waits; nothing is delivered behind the protocol's back."""
+    """Bytes received meanwhile wait; nothing is delivered while reading is paused."""
 
     class OneAtATime(Recorder):
         def data_received(self, data: bytes) -> None:
@@ -297,7 +298,7 @@ def test_reading_can_be_stopped_between_two_deliveries() -> None:
     with_pair(scenario, server=OneAtATime)
 
 
-def test_a_delivery_that_is_due_does_not_come_after_pause_or_close() -> None:
+def test_a_delivery_that_is_due_does_not_happen_after_pause_or_close() -> None:
     async def scenario(pair: Pair) -> None:
         pair.server.transport.pause_reading()
         pair.client.transport.write(b"unread")
@@ -344,7 +345,7 @@ def test_an_empty_buffer_is_refused() -> None:
     assert caught.group_contains(RuntimeError, match="empty buffer")
 
 
-def test_nobody_listening_is_refused_and_unknown_names_are_unknown() -> None:
+def test_a_port_without_listener_is_refused_and_unknown_names_are_unknown() -> None:
     async def main(loop: SimulatedLoop) -> None:
         loop.start_node("broker-0")
         with pytest.raises(ConnectionRefusedError):
@@ -372,7 +373,7 @@ def test_listening_allots_ports_and_refuses_one_in_use() -> None:
         await first.wait_closed()
         with pytest.raises(ConnectionRefusedError):
             await connect(Recorder, "localhost", port)
-        assert not client.transport.is_closing(), "connections outlive their listener"
+        assert not client.transport.is_closing(), "connections survive their listener"
         await listen(Recorder, "", port)
         node = loop.start_node("broker-0")
         await node.spawn(listen(Recorder, "", port))
@@ -400,7 +401,7 @@ def test_a_cut_link_holds_everything_back_until_it_heals() -> None:
     with_pair(scenario)
 
 
-def test_a_link_can_be_cut_one_way_and_for_one_host_from_all() -> None:
+def test_a_link_can_be_cut_in_one_direction_and_for_one_host_from_all() -> None:
     async def scenario(pair: Pair) -> None:
         network = pair.loop.network
         network.cut("broker-0", "localhost", both_ways=False)
@@ -423,7 +424,7 @@ def test_a_link_can_be_cut_one_way_and_for_one_host_from_all() -> None:
     with_pair(scenario)
 
 
-def test_connecting_over_a_cut_link_gives_up_as_tcp_does() -> None:
+def test_connecting_over_a_cut_link_times_out_as_in_tcp() -> None:
     async def main(loop: SimulatedLoop) -> float:
         loop.start_node("broker-0")
         loop.network.cut("localhost", "broker-0")
@@ -439,7 +440,7 @@ def test_a_killed_process_ends_its_connections_and_listeners() -> None:
         pair.client.transport.write(b"x")
         pair.node.kill()
         error = await pair.client.lost
-        assert pair.server.events == ["made"], "the dead hear nothing"
+        assert pair.server.events == ["made"], "a killed process receives nothing"
         with pytest.raises(ConnectionRefusedError):
             await connect(Recorder, "broker-0", PORT)
         return type(error).__name__
@@ -447,7 +448,7 @@ def test_a_killed_process_ends_its_connections_and_listeners() -> None:
     assert {with_pair(scenario, seed=seed) for seed in range(20)} == {"NoneType", "ConnectionResetError"}
 
 
-def test_a_dead_machine_says_nothing_until_it_is_back() -> None:
+def test_a_dead_machine_sends_nothing_until_it_is_back() -> None:
     async def scenario(pair: Pair) -> None:
         pair.node.kill(silently=True)
         pair.client.transport.write(b"hello?")
@@ -477,7 +478,7 @@ def test_an_idle_connection_learns_of_the_restart_when_it_writes() -> None:
     with_pair(scenario)
 
 
-def test_giving_up_while_connecting_leaves_no_connection_behind() -> None:
+def test_cancelling_a_connect_leaves_no_connection_behind() -> None:
     async def main(loop: SimulatedLoop) -> set[str]:
         outcomes = set()
         servers: list[Recorder] = []
@@ -529,7 +530,7 @@ def test_streams_run_on_it_unchanged() -> None:
 
 
 class EchoServer(asyncio.BufferedProtocol):
-    """A small server in the broker's manner: one buffer, flow control, no task."""
+    """A small server built like the broker: one buffer, flow control, no task."""
 
     def __init__(self) -> None:
         self._buffer = bytearray(300)
@@ -605,7 +606,7 @@ def test_another_seed_gives_another_run() -> None:
     assert len({run_simulation(chaos, seed)[0] for seed in range(5)}) == 5
 
 
-def test_a_server_that_forgets_to_answer_is_found_as_a_deadlock() -> None:
+def test_a_server_that_does_not_answer_is_found_as_a_deadlock() -> None:
     async def scenario(pair: Pair) -> None:
         pair.client.transport.write(b"question")
         await pair.loop.create_future()

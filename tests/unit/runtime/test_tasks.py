@@ -1,4 +1,4 @@
-"""The task registry: nothing is forgotten, no exception is lost."""
+"""The task registry: no task and no exception is lost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.runtime.tasks import TaskRegistry
 
 
-def test_an_exception_is_told_with_the_task_s_name_and_cancellation_is_none() -> None:
+def test_an_exception_is_logged_with_the_task_s_name_and_cancellation_is_none() -> None:
     told: list[tuple[str, str]] = []
 
     async def fail() -> None:
@@ -33,8 +33,8 @@ def test_an_exception_is_told_with_the_task_s_name_and_cancellation_is_none() ->
     assert told == [("fails", "ValueError('a bug')")]
 
 
-def test_a_task_that_nobody_else_holds_lives_on() -> None:
-    """asyncio keeps only weak references: a task that waits for what only itself knows would be collected."""
+def test_a_task_without_other_references_continues() -> None:
+    """asyncio keeps only weak references: a task that waits for an object that only it references would be collected."""
 
     async def waits_for_its_own() -> None:
         await asyncio.get_running_loop().create_future()
@@ -50,7 +50,7 @@ def test_a_task_that_nobody_else_holds_lives_on() -> None:
     asyncio.run(main())
 
 
-def test_cancel_all_waits_for_clean_up_and_takes_what_is_started_meanwhile() -> None:
+def test_cancel_all_waits_for_clean_up_and_includes_tasks_started_meanwhile() -> None:
     events: list[str] = []
 
     async def main(_: SimulatedLoop) -> None:

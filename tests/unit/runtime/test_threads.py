@@ -1,4 +1,4 @@
-"""A thread that the system refuses."""
+"""Threads that the system refuses to start."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_threads")
-def test_what_is_lacking_is_named():
+def test_the_missing_resource_is_named():
     with pytest.raises(OSError, match="no thread for 'reader': raise the limit of processes") as caught:
         start_thread(threading.Thread(name="reader"))
     assert caught.value.errno == errno.EAGAIN
     assert is_passing(caught.value)
 
 
-def test_a_thread_that_was_started_before_is_our_bug():
+def test_a_thread_that_was_started_before_is_a_bug():
     thread = threading.Thread()
     start_thread(thread)
     thread.join()
@@ -46,8 +46,8 @@ def test_a_thread_that_was_started_before_is_our_bug():
 
 
 @pytest.mark.usefixtures("no_threads")
-def test_a_broker_that_gets_no_thread_is_refused_in_a_sentence():
-    """These are made at the start, which tells an OSError."""
+def test_a_broker_that_gets_no_thread_fails_with_a_message():
+    """These threads are started at the start of the broker, which reports an OSError."""
 
     async def run() -> None:
         loop = asyncio.get_running_loop()
@@ -82,7 +82,7 @@ def test_heavy_work_that_gets_no_thread_fails_and_may_be_begun_again(monkeypatch
         worker = ProcessHeavyWorker(asyncio.get_running_loop())
         listening = Listening()
         worker.begin(work, b"", listening)
-        assert not listening.ended.done(), "never told within the call"
+        assert not listening.ended.done(), "never reported within the call"
         error = await listening.ended
         assert "no thread" in str(error)
         started: list[str] = []

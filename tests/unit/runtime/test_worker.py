@@ -1,4 +1,4 @@
-"""Work done elsewhere: answered in the loop, whatever becomes of it."""
+"""Work in other threads: its result or error is reported in the loop."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_close_finishes_what_was_submitted(run: Callable[..., None]) -> None:
 
 
 def test_threads_work_side_by_side() -> None:
-    """A cold read must not wait for another one."""
+    """A cold read must not wait for another cold read."""
 
     async def scenario(worker: Worker) -> None:
         meeting, done = threading.Barrier(2), asyncio.get_running_loop().create_future()
@@ -99,7 +99,7 @@ def test_threads_work_side_by_side() -> None:
 
 
 def test_an_idle_thread_keeps_nothing_alive() -> None:
-    """A file whose read was the last job has to close although the worker has nothing else to do."""
+    """A file whose read was the last job must close although the worker has no further work."""
 
     class Thing:
         pass

@@ -1,4 +1,4 @@
-"""Kafka's small text files: what is written can be read, by Kafka too, and what is damaged is said with file and line."""
+"""Kafka's small text files: what is written can be read, by Kafka too, and damage is reported with file and line."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_epochs_come_back(entries: list[tuple[int, int]]) -> None:
 
 @given(st.dictionaries(st.builds(TopicPartition, TOPICS, st.integers(0, 99)), OFFSETS, min_size=1, max_size=4), st.data())
 def test_a_cut_at_any_byte_is_noticed(offsets: dict[TopicPartition, int], draw: st.DataObject) -> None:
-    """The count says how many lines there must be, and the last one must have its end."""
+    """The count gives the number of lines, and the last line must end with a newline."""
     content = encode_offsets(offsets)
     cut = draw.draw(st.integers(0, len(content) - 1))
     with pytest.raises(CheckpointError):
@@ -78,7 +78,7 @@ def test_a_cut_at_any_byte_is_noticed(offsets: dict[TopicPartition, int], draw: 
         ("0\n1\na 0 ٣\n".encode(), "as its offset"),
     ],
 )
-def test_a_damaged_offset_checkpoint_is_said_with_file_and_line(content: bytes, reason: str) -> None:
+def test_a_damaged_offset_checkpoint_is_reported_with_file_and_line(content: bytes, reason: str) -> None:
     with pytest.raises(CheckpointError) as raised:
         decode_offsets(content, PATH, empty_allowed=False)
     assert str(raised.value).startswith(f"{PATH}: ")
@@ -86,7 +86,7 @@ def test_a_damaged_offset_checkpoint_is_said_with_file_and_line(content: bytes, 
 
 
 def test_kafka_s_forms_are_understood() -> None:
-    """Any white space between columns, and an empty file for no entries where that's harmless (Kafka's CheckpointFile)."""
+    """Any white space between columns, and an empty file for no entries where that is harmless (Kafka's CheckpointFile)."""
     assert decode_offsets(b"0\r\n1\r\nmy.topic\t3   42\r\n", PATH) == {TopicPartition("my.topic", 3): 42}
     assert decode_offsets(b"", PATH) == {}
     assert decode_epochs(b"", PATH) == []
@@ -113,7 +113,7 @@ def test_a_torn_partition_metadata_is_refused(content: bytes) -> None:
         decode_partition_metadata(content, PATH)
 
 
-def test_meta_properties_come_back_with_what_we_do_not_know() -> None:
+def test_meta_properties_come_back_with_unknown_properties() -> None:
     content = b"#\n#Sat Nov 21 04:00:00 UTC 2026\nfuture.key=a\\=b\\\\c\nnode.id=3\n"
     content += b"directory.id=XyyrUmRjQ6mwBRQYFZGmXQ\nversion=1\ncluster.id=abc\\=\\=\n"
     properties = decode_meta_properties(content, PATH)

@@ -1,4 +1,4 @@
-"""Which errors of the system are a broken disk, and which pass."""
+"""Which system errors are disk failures, and which are temporary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose a log directory is, and how it's refused, in one sentence each."""
+"""The owner of a log directory, and each reason to refuse a directory, in one sentence."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def opened(filesystem: MemoryFileSystem, identity: Identity = IDENTITY) -> LogDi
     return LogDirectory.open(filesystem, PATH, identity, Random(5))
 
 
-def test_a_new_directory_is_made_and_marked_as_ours() -> None:
+def test_a_new_directory_is_created_and_marked_as_ours() -> None:
     filesystem = MemoryFileSystem()
     directory = opened(filesystem)
     assert not directory.stopped_cleanly
@@ -40,6 +40,41 @@ def test_a_new_directory_is_made_and_marked_as_ours() -> None:
     again = opened(filesystem)
     assert again.properties == properties, "durable at once"
     assert properties.directory_id != ZERO_TOPIC_ID
+
+
+def test_only_a_directory_that_was_in_use_when_the_power_went_may_lack_records() -> None:
+    """A process that was killed loses nothing that it had written; until the cluster knows of a power cut, each start says so."""
+    filesystem = MemoryFileSystem()
+
+    def start() -> LogDirectory:
+        directory = opened(filesystem)
+        directory.begin_use()
+        return directory
+
+    directory = start()
+    assert not directory.may_lack_records, "it is new"
+    directory.note_page_cache()
+    filesystem.crash_process()
+    assert not start().may_lack_records
+    filesystem.power_cut()
+    assert start().may_lack_records
+    filesystem.crash_process()
+    directory = start()
+    assert directory.may_lack_records, "it died before it could say so"
+    directory.note_page_cache()
+    filesystem.crash_process()
+    assert not start().may_lack_records
+    filesystem.replace_file(f"{PATH}/{CLEAN_SHUTDOWN_MARKER}", b"")
+    filesystem.power_cut()
+    assert not start().may_lack_records, "it had stopped cleanly"
+
+
+def test_where_the_machine_has_no_name_for_its_memory_each_end_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    filesystem = MemoryFileSystem()
+    monkeypatch.setattr(MemoryFileSystem, "page_cache_id", lambda _self: None)
+    opened(filesystem).note_page_cache()
+    filesystem.crash_process()
+    assert opened(filesystem).may_lack_records
 
 
 def test_a_directory_has_one_user_at_a_time() -> None:
@@ -58,7 +93,7 @@ def test_a_directory_has_one_user_at_a_time() -> None:
         (Identity(cluster_id="our-cluster", node_id=2), "the log directory belongs to node 1 .*, this broker is node 2"),
     ],
 )
-def test_a_directory_of_somebody_else_is_refused_and_left_free(identity: Identity, sentence: str) -> None:
+def test_a_directory_of_another_owner_is_refused_and_left_free(identity: Identity, sentence: str) -> None:
     filesystem = MemoryFileSystem()
     opened(filesystem).release()
     with pytest.raises(StorageError, match=sentence):
@@ -67,7 +102,7 @@ def test_a_directory_of_somebody_else_is_refused_and_left_free(identity: Identit
 
 
 def test_partitions_without_an_owner_are_refused() -> None:
-    """A lost meta.properties may be all that shows that a wrong disk was mounted."""
+    """A missing meta.properties may be the only sign that a wrong disk is mounted."""
     filesystem = MemoryFileSystem()
     opened(filesystem).release()
     filesystem.make_directories(f"{PATH}/flights-0")
@@ -114,7 +149,7 @@ def test_a_path_that_is_a_file_is_refused() -> None:
 
 
 def test_the_marker_of_a_clean_stop_counts_once_even_after_a_power_cut() -> None:
-    """A crash after the start must not find the marker again, or the logs would go unchecked."""
+    """A crash after the start must not find the marker again, otherwise the logs would not be checked."""
     for seed in range(10):
         filesystem = MemoryFileSystem(Random(seed))
         opened(filesystem).release()
@@ -142,7 +177,7 @@ def test_a_crash_at_any_step_of_a_first_open_leaves_a_directory_to_be_opened() -
     assert step > 5
 
 
-def test_the_registration_counter_is_durable_and_its_absence_is_told() -> None:
+def test_the_registration_counter_is_durable_and_its_absence_is_reported() -> None:
     filesystem = MemoryFileSystem()
     directory = opened(filesystem)
     assert directory.registration() is None
@@ -151,7 +186,7 @@ def test_the_registration_counter_is_durable_and_its_absence_is_told() -> None:
     directory = opened(filesystem)
     assert directory.registration() == 7
     filesystem.write_bytes(f"{PATH}/{REGISTRATION_COUNTER}", b"7x")
-    assert directory.registration() is None, "what can't be read is stale, too"
+    assert directory.registration() is None, "an unreadable counter is stale too"
 
 
 def test_a_failure_is_noted_once() -> None:

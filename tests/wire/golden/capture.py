@@ -2,14 +2,14 @@
 
     python -m tests.wire.golden.capture --broker 127.0.0.1:9092 --listen 127.0.0.1:9093 [--groups|--transactions] [--java JARS] [CLIENT ...]
 
-The broker must advertise the proxy's address (`advertised.listeners=PLAINTEXT://127.0.0.1:9093`), or the clients leave the proxy after
-their first Metadata. Clients run one after another; each does all that the APIs of `KEPT` serve, or with `--groups` those of `GROUPS`, with
+The broker must advertise the proxy's address (`advertised.listeners=PLAINTEXT://127.0.0.1:9093`), otherwise the clients bypass the proxy
+after their first Metadata. Clients run one after another; each uses all APIs of `KEPT`, or with `--groups` those of `GROUPS`, with
 `group.initial.rebalance.delay.ms=0`, or with `--transactions` those of `TRANSACTIONS`. Of each API and version the requests of
-at most `FRAME_BYTES_MAX` that differ in length are kept, for they differ in form, and the shortest and the longest response.
+at most `FRAME_BYTES_MAX` that differ in length are kept, because they differ in form, and the shortest and the longest response.
 
-What a broker asks itself goes through the proxy too: AddPartitionsToTxn in version 5 and WriteTxnMarkers are Kafka's own.
+The broker's requests to itself pass through the proxy too: AddPartitionsToTxn in version 5 and WriteTxnMarkers are Kafka's own.
 
-Written is `captured/<client>.jsonl`, `captured/<client>_groups.jsonl` or `captured/<client>_transactions.jsonl`, a JSON object a line:
+The output is `captured/<client>.jsonl`, `captured/<client>_groups.jsonl` or `captured/<client>_transactions.jsonl`, a JSON object a line:
 
     client     name and version            api        the API's name as in `ApiKey`
     version    the API version             direction  "request" or "response"
@@ -105,7 +105,7 @@ Frames = dict[tuple[ApiKey, int, str], set[bytes]]
 
 
 class Proxy:
-    """Passes bytes on unchanged and keeps a copy of each whole frame."""
+    """Forwards bytes unchanged and keeps a copy of each whole frame."""
 
     def __init__(self, broker: tuple[str, int], kept: frozenset[ApiKey]) -> None:
         self._broker = broker
@@ -151,7 +151,7 @@ class Proxy:
 
 @contextmanager
 def proxy_running(listen: tuple[str, int], broker: tuple[str, int], kept: frozenset[ApiKey]) -> Iterator[Proxy]:
-    """Run a proxy on a loop of its own."""
+    """Run a proxy on its own loop."""
     loop = asyncio.new_event_loop()
     proxy = Proxy(broker, kept)
     server = loop.run_until_complete(asyncio.start_server(proxy.serve, *listen))
@@ -167,7 +167,7 @@ def proxy_running(listen: tuple[str, int], broker: tuple[str, int], kept: frozen
 
 
 async def end(server: asyncio.Server) -> None:
-    """Stop listening and cancel what still waits for a client that is gone."""
+    """Stop listening and cancel tasks that still wait for a closed client."""
     server.close()
     waiting = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     for task in waiting:
@@ -181,7 +181,7 @@ CONFIGURERS: dict[str, Callable[[str], Configurer]] = {
 
 
 def exercise(kind: Callable[[str], Driver], bootstrap: str) -> None:
-    """Have a client use every API that serves `KEPT`."""
+    """Make a client use every API of `KEPT`."""
     driver = kind(bootstrap)
     grower = GROWERS[driver.name](bootstrap)
     topic = f"captured-{uuid.uuid4().hex[:8]}"
@@ -198,7 +198,7 @@ def exercise(kind: Callable[[str], Driver], bootstrap: str) -> None:
     grower.grow(topic, 5, [[grower.cluster().controller_id]] * 2)
     grower.grow(topic, 5)
     if isinstance(grower, KafkaPythonGrower):
-        grower.page([topic, f"{topic}-of-nobody"], 2000)
+        grower.page([topic, f"{topic}-missing"], 2000)
         grower.page([], 2)
         grower.page([topic], 2, (topic, 2))
     driver.delete_topic(topic)
@@ -215,7 +215,7 @@ def configure(configurer: Configurer, topic: str) -> None:
 
 
 def exercise_kcat(driver: Driver, administrator: Driver, proxy: Proxy) -> None:
-    """Have kcat use what it has words for, with a topic that another client makes unrecorded."""
+    """Make kcat use its functions, with a topic that another client creates without being recorded."""
     topic = f"captured-{uuid.uuid4().hex[:8]}"
     proxy.recording = False
     administrator.create_topic(topic, 2, {})
@@ -239,7 +239,7 @@ def produce_and_consume(driver: Driver, topic: str) -> None:
 
 
 def exercise_groups(name: str, bootstrap: str) -> None:
-    """Have a client use every API that serves `GROUPS`."""
+    """Make a client use every API of `GROUPS`."""
     topic = group = f"captured-{uuid.uuid4().hex[:8]}"
     administrator = Confluent(bootstrap)
     administrator.create_topic(topic, 2, {})
@@ -262,7 +262,7 @@ def exercise_groups(name: str, bootstrap: str) -> None:
 
 
 def exercise_transactions(name: str, bootstrap: str) -> None:
-    """Have a client read from one topic and write to another, in a transaction that it commits, and in one that it aborts."""
+    """Make a client read from one topic and write to another, in a committed transaction and in an aborted one."""
     source = group = f"captured-{uuid.uuid4().hex[:8]}"
     administrator = Confluent(bootstrap)
     for topic in (source, f"{source}-2"):
@@ -277,7 +277,7 @@ def exercise_transactions(name: str, bootstrap: str) -> None:
 
 
 def heartbeats_are_over(one: Member) -> Callable[[], bool]:
-    """Polls for half a second, in which each client shows that it lives."""
+    """Polls for half a second, in which each client sends a heartbeat."""
     end = time.monotonic() + 0.5
 
     def over() -> bool:
@@ -311,13 +311,13 @@ def kcat_version() -> str:
 
 
 def library_version(name: str) -> str:
-    """Return the name and version of a Python client, with that of the C library beneath it."""
+    """Return the name and version of a Python client, with that of its C library."""
     beneath = f" (librdkafka {confluent_kafka.libversion()[0]})" if name == Confluent.name else ""
     return f"{name} {importlib.metadata.version(name)}{beneath}"
 
 
 def write(path: Path, client: str, frames: Frames) -> None:
-    """Write the frames that are worth keeping."""
+    """Write the frames that are kept."""
     lines = []
     for (key, version, direction), found in sorted(frames.items()):
         by_length = {len(frame): frame for frame in sorted(found)}
@@ -336,7 +336,7 @@ def address(text: str) -> tuple[str, int]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Capture what is asked for on the command line."""
+    """Capture what the command line requests."""
     parser = argparse.ArgumentParser(description="Record the frames of real clients.")
     parser.add_argument("clients", nargs="*", default=["kcat", "confluent_kafka", "kafka_python", "aiokafka"])
     parser.add_argument("--broker", required=True, help="host:port of the broker")

@@ -1,4 +1,4 @@
-"""Changing configurations against a store with other brokers on it: nothing is lost, and nobody waits for ever."""
+"""Changing configurations in a store that other brokers use too: no change is lost, and no request waits forever."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from lowtide.broker.config.broker_config import load_config
 from lowtide.broker.config.dynamic_config import BrokerConfigs
 from lowtide.broker.config.resources import Resource, ResourceType
 from lowtide.broker.context import BrokerContext
+from lowtide.broker.lifecycle.listener_certificates import ListenerCertificates
 from lowtide.broker.lifecycle.logger import quiet_logger
 from lowtide.broker.turns import Turns
 from lowtide.metadata import keys
 from lowtide.metadata.memory import MemoryClient, MemoryDisk, MemoryStore
 from lowtide.metadata.records import PartitionRecord, TopicRecord, encode
 from lowtide.metadata.registration import BrokerRegistration
-from lowtide.metadata.session import MetadataSession
+from lowtide.metadata.session import MetadataSession, SessionPorts
 from lowtide.metadata.store import Delete, Put
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import topic_id_text
@@ -34,23 +35,25 @@ TOPIC_ID = b"A" * 16
 
 
 class Settled:
-    """Logs that follow at once."""
+    """Logs that apply changes at once."""
 
     async def settled(self) -> None:
         pass
 
 
 class Broker:
-    """A broker as far as configurations go: its session, its own configuration, and who changes them."""
+    """The parts of a broker for configurations: its session, its own configuration, and its administrator."""
 
     def __init__(self, world: World, node_id: int) -> None:
         self.client = MemoryClient(world.store, latency_ms=1)
-        self.session = MetadataSession(store=self.client, clock=world.clock, tasks=world.tasks, random=world.loop.random, broker_id=node_id)
+        self.session = MetadataSession(
+            SessionPorts(store=self.client, clock=world.clock, tasks=world.tasks, random=world.loop.random), broker_id=node_id
+        )
         self.configs = BrokerConfigs(load_config(settings={"node.id": str(node_id)}))
         self.session.on_image(lambda _old, new, _delta: self.configs.follow(new))
         turns = Turns(asyncio.get_running_loop(), world.clock)
-        parts = SimpleNamespace(configs=self.configs, metadata=self.session, replicas=Settled(), log=quiet_logger(), turns=turns)
-        self.administrator = ConfigAdministrator(cast("BrokerContext", parts))
+        parts = SimpleNamespace(configs=self.configs, metadata=self.session, assigned=Settled(), log=quiet_logger(), turns=turns)
+        self.administrator = ConfigAdministrator(cast("BrokerContext", parts), ListenerCertificates(self.configs.current, quiet_logger()))
 
     async def set(self, resource: Resource, **configs: str) -> ErrorCode | None:
         changes = [KeyChange(name.replace("_", "."), Operation.SET, value) for name, value in configs.items()]
@@ -93,7 +96,7 @@ def play(scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:
 
 
 def test_changes_at_once_through_one_broker_are_all_made() -> None:
-    """They take turns: each sees what the one before left."""
+    """They take turns: each sees the result of the previous one."""
 
     async def scenario(world: World) -> None:
         wanted = {f"{name}.ms": "5000" for name in ("retention", "segment", "flush", "file.delete.delay", "delete.retention")}
@@ -105,7 +108,7 @@ def test_changes_at_once_through_one_broker_are_all_made() -> None:
 
 
 def test_changes_at_once_through_two_brokers_are_all_made() -> None:
-    """Each finds in the store that the other was faster, and decides anew. Only one of them is controller."""
+    """A change that finds a newer revision in the store is decided again. Only one of the brokers is controller."""
 
     async def scenario(world: World) -> None:
         names = ("retention_ms", "segment_ms", "flush_ms", "flush_messages", "file_delete_delay_ms", "delete_retention_ms")
@@ -121,8 +124,8 @@ def test_changes_at_once_through_two_brokers_are_all_made() -> None:
     play(scenario)
 
 
-def test_whoever_is_never_fast_enough_is_told_so() -> None:
-    """After a bounded number of attempts, with an error that clients try again."""
+def test_a_change_that_always_conflicts_is_refused() -> None:
+    """After a bounded number of attempts, with a retriable error."""
 
     async def scenario(world: World) -> None:
         hurried = world.brokers[0]
@@ -143,7 +146,7 @@ def test_whoever_is_never_fast_enough_is_told_so() -> None:
 
 
 def test_a_change_of_two_keys_that_another_change_makes_impossible_is_refused() -> None:
-    """What was fine together when it was decided is checked again together with what came first."""
+    """Keys that were valid together at the decision are checked again together with the earlier change."""
 
     async def scenario(world: World) -> None:
         codes = await asyncio.gather(
@@ -155,7 +158,7 @@ def test_a_change_of_two_keys_that_another_change_makes_impossible_is_refused() 
     play(scenario)
 
 
-def test_brokers_follow_what_is_set_on_all_and_on_them() -> None:
+def test_brokers_apply_what_is_set_on_all_and_on_them() -> None:
     async def scenario(world: World) -> None:
         first, second = world.brokers
         everyone, one, other = (Resource(ResourceType.BROKER, name) for name in ("", "0", "1"))
@@ -184,7 +187,7 @@ def test_a_check_changes_nothing() -> None:
 
 
 def test_a_topic_that_is_deleted_meanwhile_is_unknown() -> None:
-    """Decided anew, the change finds no topic; nothing is left behind for one of that name."""
+    """The change is decided again and finds no topic; it leaves nothing behind for a new topic of that name."""
 
     async def scenario(world: World) -> None:
         broker = world.brokers[0]

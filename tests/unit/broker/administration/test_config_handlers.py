@@ -1,4 +1,4 @@
-"""The four requests about configurations: what is checked in which order, and how rows are answered. Codes are Kafka 4.3's, as seen."""
+"""The four requests about configurations: the order of checks, and the rows of the responses. Codes are as observed with Kafka 4.3."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from lowtide.broker.config.keys_own import OWN_KEYS
+from lowtide.broker.config.log_levels import LOGGERS
 from lowtide.broker.config.resources import ResourceType
 from lowtide.broker.handlers import alter_configs, describe_configs, incremental_alter_configs, list_config_resources
 from lowtide.broker.request_context import RequestContext
@@ -98,13 +99,21 @@ async def describe(world: World, *rows: tuple[int, str, list[str] | None], **opt
         (BROKER, "", [("log.segment.bytes", SET, "1")], INVALID_REQUEST),
         (BROKER, "1", [("log.retention.ms", SET, "1")], INVALID_REQUEST),
         (BROKER, "x", [], INVALID_REQUEST),
-        (BROKER_LOGGER, "0", [("root", SET, "INFO")], INVALID_CONFIG),
-        (BROKER_LOGGER, "0", [("root", DELETE, None)], INVALID_CONFIG),
+        (BROKER_LOGGER, "0", [("root", SET, "INFO"), ("lowtide.broker.network", SET, "TRACE")], NONE),
+        (BROKER_LOGGER, "0", [("lowtide.broker.network", DELETE, None)], NONE),
+        (BROKER_LOGGER, "0", [("root", SET, "WARNING")], INVALID_CONFIG),
+        (BROKER_LOGGER, "0", [("kafka", SET, "INFO")], INVALID_CONFIG),
+        (BROKER_LOGGER, "0", [("root", DELETE, None)], INVALID_REQUEST),
         (BROKER_LOGGER, "0", [("root", APPEND, "INFO")], INVALID_REQUEST),
         (BROKER_LOGGER, "", [], INVALID_REQUEST),
         (BROKER_LOGGER, "1", [("root", SET, "INFO")], INVALID_REQUEST),
-        (CLIENT_METRICS, "s", [("interval.ms", SET, "1000")], INVALID_REQUEST),
-        (CLIENT_METRICS, "s", [("metrics", APPEND, "a")], INVALID_CONFIG),
+        (CLIENT_METRICS, "s", [("interval.ms", SET, "1000"), ("match", SET, "client_id=a.*,client_software_name=.*")], NONE),
+        (CLIENT_METRICS, "s", [("metrics", APPEND, "a")], NONE),
+        (CLIENT_METRICS, "s", [("interval.ms", APPEND, "1000")], INVALID_CONFIG),
+        (CLIENT_METRICS, "s", [("interval.ms", SET, "99")], INVALID_REQUEST),
+        (CLIENT_METRICS, "s", [("no.such", SET, "99")], INVALID_REQUEST),
+        (CLIENT_METRICS, "s", [("match", SET, "client_name=x")], INVALID_CONFIG),
+        (CLIENT_METRICS, "s", [("match", SET, "client_id=(")], INVALID_CONFIG),
         (CLIENT_METRICS, "", [], INVALID_REQUEST),
         (CLIENT_METRICS, "s", [("interval.ms", DELETE, None)], NONE),
         (GROUP, "g", [("consumer.session.timeout.ms", SET, " 50000 "), ("consumer.heartbeat.interval.ms", SET, "15000")], NONE),
@@ -122,7 +131,7 @@ async def describe(world: World, *rows: tuple[int, str, list[str] | None], **opt
     ],
 )
 def test_a_change_is_answered_as_by_kafka(kind: int, name: str, changes: list[tuple[Any, ...]], code: int) -> None:
-    """Also when it is only checked; and a refused change leaves all as it was."""
+    """Also if it is only validated; and a refused change alters nothing."""
 
     async def scenario(world: World) -> None:
         before = world.brokers[0].session.image
@@ -146,7 +155,7 @@ def test_of_a_resource_all_keys_are_changed_or_none() -> None:
 
 
 def test_resources_are_answered_each_in_the_order_of_the_request() -> None:
-    """One that is there twice is refused in both rows; a bad one hurts no other."""
+    """A resource that is named twice is refused in both rows; an invalid one does not affect the others."""
 
     async def scenario(world: World) -> None:
         rows: Rows = [(TOPIC, "b", []), (77, "x", []), (TOPIC, "a", [("retention.ms", SET, "1")]), (BROKER, "77", []), (TOPIC, "b", [])]
@@ -157,7 +166,7 @@ def test_resources_are_answered_each_in_the_order_of_the_request() -> None:
 
 
 def test_the_older_request_sets_all_keys() -> None:
-    """It refuses as the newer one does, and knows no loggers."""
+    """It refuses as the newer one does, and does not support loggers."""
 
     async def scenario(world: World) -> None:
         assert await replace(
@@ -180,7 +189,7 @@ def test_the_older_request_sets_all_keys() -> None:
 
 
 def test_descriptions_by_kind() -> None:
-    """What Lowtide doesn't have is empty; what can't be is refused."""
+    """What Lowtide does not have is empty; what is invalid is refused."""
 
     async def scenario(world: World) -> None:
         rows: list[tuple[int, str, list[str] | None]] = [
@@ -192,9 +201,9 @@ def test_descriptions_by_kind() -> None:
         answer = await describe(world, *rows)
         assert [(row.resource_type, row.resource_name) for row in answer.results] == [row[:2] for row in rows]
         assert [(row.error_code, len(row.configs)) for row in answer.results] == [
-            (NONE, 37), (NONE, 1), (UNKNOWN_TOPIC, 0), (INVALID_TOPIC, 0), (INVALID_TOPIC, 0),
-            (NONE, 348 + len(OWN_KEYS)), (NONE, 0), (INVALID_REQUEST, 0), (INVALID_REQUEST, 0),
-            (NONE, 0), (INVALID_REQUEST, 0), (NONE, 0), (INVALID_REQUEST, 0),
+            (NONE, 38), (NONE, 1), (UNKNOWN_TOPIC, 0), (INVALID_TOPIC, 0), (INVALID_TOPIC, 0),
+            (NONE, 350 + len(OWN_KEYS)), (NONE, 0), (INVALID_REQUEST, 0), (INVALID_REQUEST, 0),
+            (NONE, len(LOGGERS)), (INVALID_REQUEST, 0), (NONE, 3), (INVALID_REQUEST, 0),
             (NONE, 3), (INVALID_REQUEST, 0),
         ]  # fmt: skip
 
@@ -209,7 +218,7 @@ def test_one_unknown_type_refuses_a_whole_description() -> None:
     play(scenario)
 
 
-def test_synonyms_and_documentation_are_told_when_asked_for() -> None:
+def test_synonyms_and_documentation_are_returned_on_request() -> None:
     async def scenario(world: World) -> None:
         for synonyms, documentation in ((False, False), (True, True)):
             answer = await describe(world, (TOPIC, "a", ["segment.bytes"]), include_synonyms=synonyms, include_documentation=documentation)
@@ -233,7 +242,7 @@ def test_synonyms_and_documentation_are_told_when_asked_for() -> None:
     ],
 )
 def test_resources_are_listed_by_type(version: int, types: list[int], code: int, found: list[tuple[str, int]]) -> None:
-    """Version 0 knows of nothing but clients' metrics."""
+    """Version 0 has only clients' metrics."""
 
     async def scenario(world: World) -> None:
         await world.brokers[0].session.wait_for(world.brokers[1].session.broker_epoch)
@@ -247,7 +256,7 @@ def test_resources_are_listed_by_type(version: int, types: list[int], code: int,
 
 
 def test_what_is_set_on_a_group_is_described_and_listed_until_it_is_deleted() -> None:
-    """Whether or not there is such a group; whole, key by key, and with what the broker says otherwise."""
+    """Whether or not the group exists; all keys, single keys, and with the broker's values for the others."""
 
     async def scenario(world: World) -> None:
         list_resources: Any = list_config_resources.handler(world.brokers[0].administrator).handle
@@ -280,7 +289,7 @@ def test_what_is_set_on_a_group_is_described_and_listed_until_it_is_deleted() ->
     play(scenario)
 
 
-def test_there_are_only_so_many_groups_on_which_something_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_groups_with_a_configuration_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lowtide.replication.config_changes.GROUPS_SET_MAX", 1)
 
     async def scenario(world: World) -> None:
@@ -326,7 +335,7 @@ def test_a_long_name_is_refused_with_a_sentence_that_can_be_sent(row: tuple[int,
 
 
 def test_others_are_served_while_a_long_request_is_refused() -> None:
-    """Rows that need no wait are many in one frame."""
+    """One frame may have many rows that need no wait."""
 
     async def scenario(world: World) -> None:
         turns = 0

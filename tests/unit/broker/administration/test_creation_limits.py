@@ -34,7 +34,7 @@ class World:
         self.limits = CreationLimits(context)
 
 
-def test_a_bucket_gives_its_rate_and_what_was_saved_up():
+def test_a_bucket_has_its_rate_and_a_burst():
     bucket = TokenBucket(0, 10)
     assert [bucket.take(1, 0, 10) for _ in range(10 * BURST_S)] == [0] * 10 * BURST_S
     assert bucket.take(1, 0, 10) > 0
@@ -42,7 +42,7 @@ def test_a_bucket_gives_its_rate_and_what_was_saved_up():
     assert bucket.take(1, 10**9, 10) == 0
 
 
-def test_a_bucket_lets_a_large_request_in_and_waits_until_it_is_paid():
+def test_a_bucket_admits_a_large_request_and_then_waits():
     bucket = TokenBucket(0, 10)
     assert bucket.take(1_000, 0, 10) == 0
     wait_ms = bucket.take(1, 0, 10)
@@ -77,7 +77,7 @@ def test_one_metadata_request_has_only_so_many_topics_created():
     world, connection = World(), Connection()
     begun = sum(world.limits.may_create_automatically(connection, 0) for _ in range(5_000))
     assert begun == 50 * BURST_S
-    assert world.limits.may_create_automatically(Connection(), 0), "another client isn't held up"
+    assert world.limits.may_create_automatically(Connection(), 0), "another client is not delayed"
     assert not world.limits.may_create_automatically(Connection(), AUTOMATIC_MAX)
     world.now_ms += 1_000
     assert world.limits.may_create_automatically(connection, 0)

@@ -1,4 +1,4 @@
-"""Asking the controller: who is asked, how long one without an answer is waited for, and what is never forwarded twice."""
+"""Forwarding to the controller: the recipient, the time to wait for an answer, and requests that are never forwarded twice."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.administration.forwarding import CONTROLLER_WAIT_MS, Forwarder, was_forwarded
-from lowtide.broker.network.peer_client import PeerClients, PeerError
+from lowtide.broker.administration.envelopes import OF_THE_BROKER, Origin, answered, opened
+from lowtide.broker.administration.forwarding import CONTROLLER_WAIT_MS, FORWARDED, Forwarder
+from lowtide.broker.network.peer_client import PeerError
 from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.security.principal import KafkaPrincipal
 from lowtide.metadata.image import BrokerImage, ImageDelta, MetadataImage
 from lowtide.metadata.records import Listener
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
+from lowtide.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
+from lowtide.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse
 from lowtide.replication.refusal import Refusal
 from lowtide.runtime.simulated_loop import SimulatedLoop
 
@@ -57,13 +60,15 @@ class Session:
 
 
 class Peers:
-    """Other brokers: each answers with its id, or as a test has it."""
+    """Other brokers: each answers with its id, or as a test sets it."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[int, str, int]] = []
         self.failures: dict[int, PeerError] = {}
-        self.silent: dict[tuple[int, str], list[asyncio.Future[str]]] = {}
+        self.silent: dict[tuple[int, str], list[asyncio.Future[EnvelopeResponse]]] = {}
         self.never_answer = False
+        self.origins: list[Origin] = []
+        self.error_code = 0
 
     def forget_ended(self, _old: MetadataImage, _new: MetadataImage, changed: Any, purposes: Any) -> None:
         for broker_id in changed:
@@ -71,29 +76,42 @@ class Peers:
                 for waiting in self.silent.get((broker_id, purpose), ()):
                     waiting.set_exception(PeerError("the connection is not needed any more", was_sent=True))
 
-    def client(self, broker_id: int, _listener: Listener, purpose: str) -> Any:
-        peers = self
+    def client_of(self, broker: BrokerImage, purpose: str) -> Any:
+        peers, broker_id = self, broker.broker_id
 
         class Client:
-            async def request(self, _key: int, version: int, _message: object, _timeout_ms: int) -> str:
-                peers.asked.append((broker_id, purpose, version))
+            async def request(self, key: int, _version: int, envelope: EnvelopeRequest, _timeout_ms: int) -> EnvelopeResponse:
+                assert key == ApiKey.ENVELOPE
+                inner = opened(envelope, FORWARDED)
+                assert (inner.key, inner.body) == (KEY, REQUEST)
+                peers.asked.append((broker_id, purpose, inner.version))
+                peers.origins.append(inner.origin)
                 if broker_id in peers.failures:
                     raise peers.failures[broker_id]
                 if peers.never_answer:
-                    waiting: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+                    waiting: asyncio.Future[EnvelopeResponse] = asyncio.get_running_loop().create_future()
                     peers.silent.setdefault((broker_id, purpose), []).append(waiting)
                     return await waiting
                 await asyncio.sleep(0.01)
-                return f"broker {broker_id}"
+                if peers.error_code:
+                    return EnvelopeResponse(error_code=peers.error_code)
+                return answered(inner, answer_of(broker_id))
 
         return Client()
+
+
+def answer_of(broker_id: int) -> ListPartitionReassignmentsResponse:
+    return ListPartitionReassignmentsResponse(error_code=0, error_message=f"broker {broker_id}", topics=[])
 
 
 class Context:
     api_version = 0
 
-    def __init__(self, client_id: str | None) -> None:
+    principal, client_address, correlation_id = KafkaPrincipal("User", "alice"), "10.0.0.7", 5
+
+    def __init__(self, client_id: str | None, *, forwarded: bool = False) -> None:
         self.client_id = client_id
+        self.forwarded = forwarded
 
 
 def play(scenario: Callable[[Session, Peers, Forwarder], Coroutine[Any, Any, None]], controller_id: int = 2) -> None:
@@ -110,20 +128,20 @@ def play(scenario: Callable[[Session, Peers, Forwarder], Coroutine[Any, Any, Non
 
 
 def test_the_controller_is_asked_over_as_many_connections_as_requests_wait() -> None:
-    """A request holds the connection it came on, so one that takes long would hold up the others."""
+    """A request occupies its connection, so a long one would delay the others."""
 
     async def scenario(_session: Session, peers: Peers, forwarder: Forwarder) -> None:
         answers = await asyncio.gather(*(forwarder.ask(KEY, 0, REQUEST, 1000) for _ in range(3)))
-        assert answers == ["broker 2"] * 3
+        assert answers == [answer_of(2)] * 3
         assert {purpose for _, purpose, _ in peers.asked} == {"forwarding-0", "forwarding-1", "forwarding-2"}
-        assert await forwarder.ask(KEY, 0, REQUEST, 1000) == "broker 2"
+        assert await forwarder.ask(KEY, 0, REQUEST, 1000) == answer_of(2)
         assert peers.asked[-1][1] == "forwarding-0"
 
     play(scenario)
 
 
 def test_a_controller_that_cannot_be_reached_is_waited_for() -> None:
-    """And so is one that nobody is; the next one is asked as soon as the image shows it."""
+    """So is a missing controller; the next one is asked as soon as the image has it."""
 
     async def scenario(session: Session, peers: Peers, forwarder: Forwarder) -> None:
         peers.failures[2] = PeerError("no route", was_sent=False)
@@ -131,7 +149,7 @@ def test_a_controller_that_cannot_be_reached_is_waited_for() -> None:
         begun = loop.time()
         loop.call_later(2, session.show, -1)
         loop.call_later(4, session.show, 3)
-        assert await forwarder.ask(KEY, 0, REQUEST, 30_000) == "broker 3"
+        assert await forwarder.ask(KEY, 0, REQUEST, 30_000) == answer_of(3)
         assert 4 <= loop.time() - begun < 4.2
         session.show(2)
         refusal = await forwarder.ask(KEY, 0, REQUEST, 30_000)
@@ -143,7 +161,7 @@ def test_a_controller_that_cannot_be_reached_is_waited_for() -> None:
 
 
 def test_a_broker_that_becomes_controller_meanwhile_decides_itself() -> None:
-    """It isn't asked over the network."""
+    """It does not ask itself over the network."""
 
     async def scenario(session: Session, peers: Peers, forwarder: Forwarder) -> None:
         asyncio.get_running_loop().call_later(1, session.show, 1)
@@ -154,7 +172,7 @@ def test_a_broker_that_becomes_controller_meanwhile_decides_itself() -> None:
 
 
 def test_what_was_sent_and_not_answered_is_not_sent_again() -> None:
-    """It may have been done."""
+    """It may have been executed."""
 
     async def scenario(_session: Session, peers: Peers, forwarder: Forwarder) -> None:
         peers.failures[2] = PeerError("lost", was_sent=True)
@@ -166,8 +184,8 @@ def test_what_was_sent_and_not_answered_is_not_sent_again() -> None:
     play(scenario)
 
 
-def test_a_stopped_controller_is_given_up_when_its_registration_ends() -> None:
-    """Its connections stay open, and the request waited for its whole time limit."""
+def test_a_stopped_controller_is_not_waited_for_when_its_registration_ends() -> None:
+    """Its connections stay open, and the request once waited for its whole time limit."""
 
     async def scenario(session: Session, peers: Peers, forwarder: Forwarder) -> None:
         peers.never_answer = True
@@ -183,7 +201,7 @@ def test_a_stopped_controller_is_given_up_when_its_registration_ends() -> None:
 
 
 def test_what_was_forwarded_is_answered_here() -> None:
-    """Two brokers that take each other for the controller don't play ball; a request without time isn't worth sending."""
+    """Two brokers that consider each other the controller do not forward in a circle; a request without time left is not sent."""
 
     async def scenario(session: Session, peers: Peers, forwarder: Forwarder) -> None:
         async def local(_request: object, _context: object) -> str:
@@ -192,24 +210,40 @@ def test_what_was_forwarded_is_answered_here() -> None:
         wrapped = forwarder.wrap(HandlerSpec(key=KEY, handle_later=local), lambda _request, _version, refusal: refusal)
         handle = wrapped.handle_later
         assert handle is not None
-        assert await handle(REQUEST, Context("broker-3-forwarding-0")) == "here"
+        assert await handle(REQUEST, Context("me", forwarded=True)) == "here"
         assert await handle(ListPartitionReassignmentsRequest(timeout_ms=0), Context("me")) == "here"
         assert peers.asked == []
-        assert await handle(REQUEST, Context("me")) == "broker 2"
+        assert await handle(REQUEST, Context("me")) == answer_of(2)
         session.show(1)
         assert await handle(REQUEST, Context("me")) == "here"
 
     play(scenario)
 
 
-@pytest.mark.parametrize(("client_id", "forwarded"), [(None, False), ("", False), ("forwarding", False), ("broker-12-forwarding-3", True)])
-def test_client_ids(client_id: str | None, forwarded: bool) -> None:  # noqa: FBT001 - a parameter of the test.
-    assert was_forwarded(client_id) == forwarded
+def test_the_controller_gets_the_client_of_a_request() -> None:
+    """For its quotas and its audit log. What a broker asks for itself has no client."""
+
+    async def scenario(_session: Session, peers: Peers, forwarder: Forwarder) -> None:
+        async def local(_request: object, _context: object) -> None: ...
+
+        handle = forwarder.wrap(HandlerSpec(key=KEY, handle_later=local), lambda _request, _version, refusal: refusal).handle_later
+        assert handle is not None
+        await handle(REQUEST, Context("broker-3-forwarding-0"))
+        await forwarder.ask(KEY, 0, REQUEST, 1000)
+        assert peers.origins == [
+            Origin(KafkaPrincipal("User", "alice"), "10.0.0.7", "broker-3-forwarding-0", 5),
+            OF_THE_BROKER,
+        ]
+
+    play(scenario)
 
 
-def test_brokers_name_themselves_so_that_a_forwarded_request_is_known() -> None:
-    """The client id of a peer's connection is the broker's, and the purpose."""
-    clients = PeerClients(None, None, None, client_id="broker-1")  # type: ignore[arg-type]
-    client = clients.client(2, Listener("PLAINTEXT", "host", 9000), "forwarding-0")
-    connection = client._make_connection()  # noqa: SLF001 - it is the one place that composes the id
-    assert was_forwarded(connection.core.client_id)
+@pytest.mark.parametrize(("given", "code"), [(31, 31), (42, -1), (-1, -1)])
+def test_a_controller_that_does_not_take_the_envelope(given: int, code: int) -> None:
+    async def scenario(_session: Session, peers: Peers, forwarder: Forwarder) -> None:
+        peers.error_code = given
+        refusal = await forwarder.ask(KEY, 0, REQUEST, 1000)
+        assert isinstance(refusal, Refusal)
+        assert refusal.error_code == code
+
+    play(scenario)

@@ -1,4 +1,4 @@
-"""What the administrator of topics does when the metadata change under its hands: it decides anew, and doesn't try for ever."""
+"""The administrator of topics when the metadata changes during its work: it decides again, a bounded number of times."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def image(revision: int, *topics: TopicImage) -> MetadataImage:
 
 
 class Session:
-    """A metadata session whose commits do what `outcomes` say, one after the other: an error to raise, or an image to show."""
+    """A metadata session whose commits have the `outcomes`, one after the other: an error to raise, or an image to show."""
 
     def __init__(self, first: MetadataImage, *outcomes: Exception | MetadataImage | tuple[Exception, MetadataImage]) -> None:
         self.image = first
@@ -74,13 +74,14 @@ def administrator(session: Session) -> TopicAdministrator:
         metadata=session,
         random=Random(1),
         clock=SimpleNamespace(monotonic_ms=lambda: 0),
-        replicas=SimpleNamespace(settled=settled, partitions={}),
+        assigned=SimpleNamespace(settled=settled),
+        replicas=SimpleNamespace(partitions={}),
     )
     return TopicAdministrator(context)
 
 
 def conflict(shows: MetadataImage) -> tuple[Exception, MetadataImage]:
-    return ConflictError("somebody else"), shows
+    return ConflictError("another broker"), shows
 
 
 def creation(session: Session, timeout_ms: int = TIMEOUT_MS) -> TopicCreation | Refusal:
@@ -93,14 +94,14 @@ def code(outcome: object) -> ErrorCode:
     return outcome.error_code
 
 
-def test_a_creation_that_conflicts_is_decided_anew() -> None:
-    """Because a broker came back under another epoch: then the second plan is made on that."""
+def test_a_creation_that_conflicts_is_decided_again() -> None:
+    """A broker has registered under another epoch: the second plan is based on that."""
     session = Session(image(5), conflict(image(6)), image(7, topic()))
     assert isinstance(creation(session), TopicCreation)
     assert len(session.plans) == 2
 
 
-def test_a_creation_that_lost_the_race_is_told_so() -> None:
+def test_a_creation_that_lost_the_race_reports_it() -> None:
     session = Session(image(5), conflict(image(6, topic())))
     assert code(creation(session)) == ErrorCode.TOPIC_ALREADY_EXISTS
     assert len(session.plans) == 1
@@ -114,8 +115,8 @@ def test_a_creation_that_lost_the_race_is_told_so() -> None:
         (image(6, topic(1, b"2" * 16)), False, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     ],
 )
-def test_a_deletion_that_lost_the_race_is_told_so(later: MetadataImage, expected: ErrorCode, *, by_id: bool) -> None:
-    """And leaves alone what was created again under the name."""
+def test_a_deletion_that_lost_the_race_reports_it(later: MetadataImage, expected: ErrorCode, *, by_id: bool) -> None:
+    """It does not touch a topic that was re-created under the name."""
     session = Session(image(5, topic()), conflict(later))
     topics = administrator(session)
     (row,) = topics.resolve([(None, ID) if by_id else ("t", ZERO_TOPIC_ID)])
@@ -141,8 +142,8 @@ def test_many_topics_are_deleted_together() -> None:
     assert len(session.plans) == 1
 
 
-def test_what_conflicts_is_deleted_all_the_same_but_for_what_is_gone() -> None:
-    """One of them was deleted by somebody else, and made anew; another has grown."""
+def test_conflicting_topics_are_deleted_except_those_that_are_gone() -> None:
+    """One of them was deleted by another broker and re-created; another has more partitions."""
     everything = many(10)
     anew = msgspec.structs.replace(everything[3], topic_id=b"another-topic-id")
     grown = msgspec.structs.replace(topic(3, everything[4].topic_id), name="t4", modify_revision=6)
@@ -154,21 +155,21 @@ def test_what_conflicts_is_deleted_all_the_same_but_for_what_is_gone() -> None:
 
 
 def test_topics_that_are_still_there_after_a_lost_answer_are_deleted_again() -> None:
-    """That the first of a transaction is gone says nothing of the others: somebody else may have deleted it."""
+    """If the first topic of a transaction is gone, the others may still be there: another broker may have deleted the first."""
     everything = many(5)
     session = Session(image(5, *everything), image(6, *everything[1:]), image(7))
     assert delete_all(session, everything) == [None] * 5
     assert [len(plan.steps[0].compares) for plan in session.plans] == [5, 4]
 
 
-def test_topics_that_a_lost_answer_has_deleted_are_told_as_deleted() -> None:
+def test_topics_that_a_lost_answer_has_deleted_are_reported_as_deleted() -> None:
     """The image shows it only later."""
     everything = many(5)
     session = Session(image(5, *everything), image(5, *everything), conflict(image(6)))
     assert delete_all(session, everything) == [None] * 5
 
 
-def test_topics_that_cannot_be_deleted_are_each_told_why() -> None:
+def test_topics_that_cannot_be_deleted_each_have_a_reason() -> None:
     everything = many(3)
     assert [code(each) for each in delete_all(Session(image(5, *everything), NotControllerError("no")), everything)] == [
         ErrorCode.NOT_CONTROLLER
@@ -176,15 +177,15 @@ def test_topics_that_cannot_be_deleted_are_each_told_why() -> None:
     always = Session(image(5, *everything), *(conflict(image(6 + attempt, *everything)) for attempt in range(100)))
     assert [code(each) for each in delete_all(always, everything)] == [ErrorCode.REQUEST_TIMED_OUT] * 3
     assert len(always.plans) == MAX_PLANS
-    waits = Session(image(5, *everything), ConflictError("nobody shows why"))
+    waits = Session(image(5, *everything), ConflictError("without a visible reason"))
     assert [code(each) for each in delete_all(waits, everything, timeout_ms=1)] == [ErrorCode.REQUEST_TIMED_OUT] * 3
     assert [code(each) for each in delete_all(Session(image(5, *everything)), everything, timeout_ms=0)] == [
         ErrorCode.REQUEST_TIMED_OUT
     ] * 3
 
 
-def test_a_deletion_goes_on_when_the_topic_has_grown() -> None:
-    """All its partitions go, the new ones too."""
+def test_a_deletion_continues_when_the_topic_has_grown() -> None:
+    """All its partitions are deleted, the new ones too."""
     grown = msgspec.structs.replace(topic(3), modify_revision=6)
     session = Session(image(5, topic()), conflict(image(6, grown)), image(7))
     topics = administrator(session)
@@ -201,20 +202,20 @@ def test_a_deletion_goes_on_when_the_topic_has_grown() -> None:
         (image(6, topic(4)), ErrorCode.INVALID_PARTITIONS),
     ],
 )
-def test_a_growth_that_lost_the_race_is_told_so(later: MetadataImage, expected: ErrorCode) -> None:
+def test_a_growth_that_lost_the_race_reports_it(later: MetadataImage, expected: ErrorCode) -> None:
     session = Session(image(5, topic()), conflict(later))
     assert code(asyncio.run(administrator(session).grow(NewPartitions("t", 3), TIMEOUT_MS))) == expected
 
 
-def test_what_always_conflicts_is_given_up() -> None:
-    """After a bounded number of attempts, with a code that lets the client try again."""
+def test_what_always_conflicts_is_refused_in_the_end() -> None:
+    """After a bounded number of attempts, with a retriable code."""
     session = Session(image(5), *(conflict(image(6 + attempt)) for attempt in range(100)))
     assert code(creation(session)) == ErrorCode.REQUEST_TIMED_OUT
     assert len(session.plans) == MAX_PLANS
 
 
 def test_a_newer_image_is_waited_for_no_longer_than_the_request_may_take() -> None:
-    session = Session(image(5), ConflictError("somebody else"))
+    session = Session(image(5), ConflictError("another broker"))
     assert code(creation(session, timeout_ms=1)) == ErrorCode.REQUEST_TIMED_OUT
     assert len(session.plans) == 1
 
@@ -228,12 +229,12 @@ def test_a_newer_image_is_waited_for_no_longer_than_the_request_may_take() -> No
         (UnavailableError("x"), ErrorCode.COORDINATOR_NOT_AVAILABLE),
     ],
 )
-def test_what_goes_wrong_is_told_by_a_code(error: Exception, expected: ErrorCode) -> None:
+def test_each_failure_has_a_code(error: Exception, expected: ErrorCode) -> None:
     assert code(creation(Session(image(5), error))) == expected
 
 
-def test_who_waits_for_its_turn_waits_no_longer_than_the_request_may_take() -> None:
-    """While a change of the same topic is under way, others of that name wait; those of other names don't."""
+def test_a_request_waits_for_its_turn_no_longer_than_the_request_may_take() -> None:
+    """While a change of a topic is under way, other changes of that name wait; those of other names do not."""
     session = Session(image(5))
     held: list[Callable[[], None]] = []
 
@@ -256,6 +257,6 @@ def test_who_waits_for_its_turn_waits_no_longer_than_the_request_may_take() -> N
         for release in held:
             release()
         assert all(isinstance(each, TopicCreation) for each in await asyncio.gather(first, other))
-        assert not topics._turns, "nobody waits, nothing is kept"
+        assert not topics._turns, "no change waits, so no turn is kept"
 
     asyncio.run(run())

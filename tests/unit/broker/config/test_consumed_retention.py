@@ -1,4 +1,4 @@
-"""How long consumed records are kept (KIP-68), and where it is refused to keep them longer than all records."""
+"""How long consumed records are kept (KIP-68), and that longer retention than that of all records is refused."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_the_strongest_key_counts_and_none_is_longer_than_retention(broker: dict
     ],
 )
 def test_a_topic_that_asks_for_longer_is_refused_with_both_values(topic: dict[str, str], named: tuple[str, str]):
-    """Whichever of the two is set last: both are checked together."""
+    """For either order of setting them: both are checked together."""
     fault = validate_topic_configs(load_config(), topic)
     assert isinstance(fault, TopicConfigFault)
     assert all(each in fault.message for each in named)
@@ -57,7 +57,7 @@ def test_a_lowered_default_shortens_what_a_topic_asked_for():
     assert log_config(config, {MS: "5000"}).retention_commitoffset_ms == 1000
 
 
-def test_a_broker_that_asks_for_longer_does_not_start_nor_is_it_set_later():
+def test_a_broker_that_asks_for_longer_does_not_start_and_cannot_be_set_so_later():
     with pytest.raises(ConfigError, match=r"log.retention.commitoffset.hours=3 \(10800000 ms\).*log.retention.hours=2 \(7200000 ms\)"):
         load_config(settings={"log." + HOURS: "3", "log.retention.hours": "2"})
     configs = BrokerConfigs(load_config())
@@ -68,7 +68,7 @@ def test_a_broker_that_asks_for_longer_does_not_start_nor_is_it_set_later():
         BrokerConfigs(load_config(settings={"log." + MS: "5"})).check({"log.retention.ms": "4"}, of_all=False)
 
 
-def test_a_broker_that_was_started_on_something_else_shortens_it():
-    """What was set while it ran was possible with what it ran on then."""
+def test_a_broker_that_starts_with_a_shorter_limit_shortens_it():
+    """The dynamic value was valid with the earlier static configuration."""
     given = {"log.retention.ms": Given("4", DYNAMIC_BROKER), "log." + MS: Given("5", "server.properties")}
     assert log_config(load_config(given=given), {}).retention_commitoffset_ms == 4

@@ -1,4 +1,4 @@
-"""A broker's configuration while it runs: layers, what may be set, and what is told of it. Facts are those of Kafka 4.3."""
+"""A broker's configuration while it runs: layers, which keys may be set, and how they are described. Facts are those of Kafka 4.3."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from lowtide.broker.config.described import (
 from lowtide.broker.config.dynamic_config import DYNAMIC_KEYS, BrokerConfigs
 from lowtide.broker.config.keys_own import OWN_KEYS
 from lowtide.broker.config.topic_config import ConfigSource, describe_topic_configs
-from lowtide.metadata.image import ConfigImage, MetadataImage
+from lowtide.metadata.config_image import ConfigImage
+from lowtide.metadata.image import MetadataImage
 
 DAY_MS = 86_400_000
 WEEK = str(7 * DAY_MS)
@@ -40,7 +41,7 @@ def told(entries: list[ConfigEntry], name: str) -> tuple[str | None, int, list[t
 
 
 def test_the_stronger_layer_decides() -> None:
-    """What is set on this broker, on all, in its file, by default; what is set on another broker is none of its business."""
+    """The order is: this broker, all brokers, its file, the default; values of another broker are ignored."""
     layers = {"of_all": {"message.max.bytes": "3000"}, "broker_7": {"message.max.bytes": "2000"}, "broker_8": {"message.max.bytes": "1"}}
     configs = running({"message.max.bytes": "4000"}, **layers)
     assert (configs.current.message_max_bytes, configs.current.topic_defaults["max.message.bytes"]) == (2000, 2000)
@@ -51,8 +52,8 @@ def test_the_stronger_layer_decides() -> None:
     assert configs.current is configs.started_with
 
 
-def test_what_was_started_with_stays() -> None:
-    """A change in one place changes nothing else: neither the addresses, which need the machine's name, nor anything given."""
+def test_values_from_the_start_stay() -> None:
+    """A change in one place changes nothing else: neither the addresses, which need the machine's name, nor given values."""
     started = load_config(settings={"node.id": "7", "listeners": "PLAINTEXT://:1234", "num.partitions": "3"}, host_name="machine")
     configs = BrokerConfigs(started)
     configs.follow(image(of_all={"max.connections": "5"}))
@@ -69,8 +70,8 @@ def test_what_was_started_with_stays() -> None:
         ({"message.max.bytes": "2000", "num.partitions": "5"}, "num.partitions"),
     ],
 )
-def test_what_is_stored_and_cannot_be_is_left_aside(stored: dict[str, str], reason: str) -> None:
-    """Another version wrote it. The rest counts, and other keys can still be changed, and this one deleted."""
+def test_a_stored_value_that_is_invalid_is_ignored(stored: dict[str, str], reason: str) -> None:
+    """Another version wrote it. The other keys apply and can still be changed, and this one can be deleted."""
     configs = BrokerConfigs(load_config(settings={"node.id": "7"}))
     assert reason in (configs.follow(image(broker_7=stored)) or "")
     assert configs.current.message_max_bytes == 2000
@@ -106,14 +107,63 @@ def test_what_cannot_be_set_is_refused(wanted: dict[str, str], reason: str, of_a
         running().check(wanted, of_all=of_all)
 
 
-def test_a_secret_stays_one_in_a_refusal() -> None:
+WITH_TLS = {
+    "listeners": "TLS://:9093,PLAINTEXT://:9092",
+    "listener.security.protocol.map": "TLS:SSL,PLAINTEXT:PLAINTEXT",
+    "ssl.keystore.type": "PEM",
+    "ssl.keystore.location": "/old.pem",
+}
+
+
+def test_the_stores_of_a_listener_are_set_together() -> None:
+    """A location with its type and password, which are not possible each without the others."""
+    store = {"ssl.keystore.type": "PKCS12", "ssl.keystore.location": "/new.p12", "ssl.keystore.password": "hush"}
+    layer = {f"listener.name.tls.{key}": text for key, text in store.items()}
+    for configs in (running(WITH_TLS, broker_7=layer), running(WITH_TLS)):
+        tls = configs.check(layer, of_all=False).secured_listeners["TLS"].tls
+        assert tls is not None
+        assert (tls.key_store.kind, tls.key_store.location, tls.key_store.password) == ("PKCS12", "/new.p12", "hush")
+    assert running(WITH_TLS, broker_7=layer).current.secured_listeners["TLS"].tls == tls
+    chain = {"listener.name.tls.ssl.keystore.location": "", "listener.name.tls.ssl.keystore.certificate.chain": "PEM"}
+    assert running(WITH_TLS, broker_7=chain).current.given.keys() > chain.keys()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "of_all", "reason"),
+    [
+        ({"ssl.keystore.location": "/n"}, False, "only per-listener using the listener prefix: \\[ssl.keystore.location\\]"),
+        ({"listener.name.tls.ssl.keystore.location": "/n"}, True, "at default cluster level, broker id must be specified"),
+        ({"listener.name.tls.ssl.client.auth": "none"}, False, "Cannot update these configs dynamically"),
+        ({"listener.name.TLS.ssl.keystore.location": "/n"}, False, "Cannot update these configs dynamically"),
+        ({"listener.name.plaintext.ssl.key.password": "hush"}, False, "has no listener PLAINTEXT with TLS"),
+        ({"listener.name.no.ssl.key.password": "hush"}, False, "has no listener NO with TLS"),
+        ({"listener.name.tls.ssl.keystore.certificate.chain": "hush"}, False, "not possible together"),
+    ],
+)
+def test_what_cannot_be_set_of_a_listener_is_refused(wanted: dict[str, str], of_all: bool, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason) as caught:
+        running(WITH_TLS).check(wanted, of_all=of_all)
+    assert "hush" not in str(caught.value)
+
+
+def test_stores_that_are_not_possible_any_more_are_left_aside_together() -> None:
+    """The broker was started again without that listener."""
+    configs = BrokerConfigs(load_config(settings={"node.id": "7"}))
+    store = {"listener.name.tls.ssl.keystore.location": "/n", "listener.name.tls.ssl.keystore.password": "hush"}
+    left = configs.follow(image(broker_7={**store, "max.connections": "5"})) or ""
+    assert all(name in left for name in store)
+    assert "hush" not in left
+    assert configs.current.max_connections == 5
+
+
+def test_a_refusal_does_not_show_a_secret() -> None:
     with pytest.raises(ConfigError) as refusal:
         running().check({"ssl.keystore.password": "hush"}, of_all=False)
     assert "hush" not in str(refusal.value)
 
 
 def test_layers_are_checked_together() -> None:
-    """What consumed records may have on one broker may be too long for what is set on all."""
+    """The retention of consumed records on one broker may be too long for the value that is set on all."""
     configs = running(broker_7={"log.retention.commitoffset.ms": "5000"})
     configs.check({"log.retention.ms": "5000"}, of_all=True)
     with pytest.raises(ConfigError, match=r"log.retention.commitoffset.ms=5000"):
@@ -132,19 +182,19 @@ def test_layers_are_checked_together() -> None:
     ],
 )
 @pytest.mark.parametrize("of_all", [True, False])
-def test_what_would_stay_on_the_disk_is_kept_with_the_total(wanted: dict[str, str], of_all: bool) -> None:
+def test_local_retention_is_checked_with_the_total(wanted: dict[str, str], of_all: bool) -> None:
     """As in Kafka's DynamicLogConfig, which compares both when they are changed, and not at the start."""
     running().check(wanted, of_all=of_all)
 
 
-def test_the_total_is_not_lowered_below_what_would_stay_on_the_disk() -> None:
+def test_the_total_is_not_lowered_below_local_retention() -> None:
     configs = running(broker_7={"log.local.retention.ms": "5000"})
     configs.check({"log.retention.ms": "5000"}, of_all=True)
     with pytest.raises(ConfigError, match=r"log.local.retention.ms=5000"):
         configs.check({"log.retention.ms": "4999"}, of_all=True)
 
 
-def test_a_broker_that_started_with_more_on_its_disk_than_in_total_takes_other_changes() -> None:
+def test_a_broker_that_started_with_local_above_total_retention_accepts_other_changes() -> None:
     configs = BrokerConfigs(load_config(settings={"node.id": "7", "log.local.retention.bytes": "6", "log.retention.bytes": "5"}))
     configs.check({"max.connections": "3"}, of_all=False)
     with pytest.raises(ConfigError, match=r"log.local.retention.bytes=6"):
@@ -152,8 +202,8 @@ def test_a_broker_that_started_with_more_on_its_disk_than_in_total_takes_other_c
 
 
 def test_every_key_that_can_be_set_takes_effect() -> None:
-    """All of them are known, and none is one of those that Kafka doesn't let be changed."""
-    assert len(DYNAMIC_KEYS) == 40
+    """All are known keys, and none is one that Kafka does not allow to change."""
+    assert len(DYNAMIC_KEYS) == 42
     assert not DYNAMIC_KEYS & {"log.roll.hours", "log.retention.hours", "log.retention.minutes", "log.flush.scheduler.interval.ms"}
     for name in DYNAMIC_KEYS:
         default = BROKER_KEYS[name].default
@@ -161,8 +211,8 @@ def test_every_key_that_can_be_set_takes_effect() -> None:
         running(of_all={name: text}).check({name: text}, of_all=False)
 
 
-def test_a_topics_keys_are_told_with_where_they_come_from() -> None:
-    """As Kafka does: hours are another name of milliseconds, and told only beside them."""
+def test_a_topics_keys_are_described_with_their_sources() -> None:
+    """As Kafka does: hours are a synonym of milliseconds, and are listed only beside them."""
     configs = running({"log.segment.bytes": "2000000", "log.retention.hours": "48"}, of_all={"log.retention.ms": "5000"})
     entries = describe_topic(describe_topic_defaults(configs), {"cleanup.policy": "compact"}, None)
     assert told(entries, "cleanup.policy") == ("compact", 1, [("cleanup.policy", "compact", 1), ("log.cleanup.policy", "delete", 5)])
@@ -176,12 +226,12 @@ def test_a_topics_keys_are_told_with_where_they_come_from() -> None:
     assert all(entry.documentation for entry in entries)
 
 
-def test_an_internal_key_is_told_where_it_is_set() -> None:
+def test_an_internal_key_is_described_where_it_is_set() -> None:
     defaults = describe_topic_defaults(running())
     assert told(describe_topic(defaults, {"internal.segment.bytes": "9"}, None), "internal.segment.bytes")[:2] == ("9", 1)
 
 
-def test_a_brokers_keys_are_told_with_where_they_come_from() -> None:
+def test_a_brokers_keys_are_described_with_their_sources() -> None:
     configs = running({"log.retention.ms": "9"}, of_all={"log.retention.ms": "8"}, broker_7={"log.retention.ms": "7"})
     entries = describe_broker(configs, None)
     every = [("log.retention.ms", "7", 2), ("log.retention.ms", "8", 3), ("log.retention.ms", "9", 4), ("log.retention.hours", "168", 5)]
@@ -194,17 +244,17 @@ def test_a_brokers_keys_are_told_with_where_they_come_from() -> None:
     assert {entry.wire_type for entry in entries} == set(WireType) - {WireType.UNKNOWN}
 
 
-def test_what_is_set_on_all_brokers_is_told_alone() -> None:
+def test_what_is_set_on_all_brokers_is_described_alone() -> None:
     configs = running(of_all={"log.retention.ms": "8"}, broker_7={"log.retention.ms": "7", "max.connections": "3"})
     (entry,) = describe_all_brokers(configs, None)
     assert told([entry], "log.retention.ms") == ("8", 3, [("log.retention.ms", "8", 3)])
     assert describe_all_brokers(configs, ["max.connections"]) == []
 
 
-def test_secrets_are_not_told() -> None:
+def test_secrets_are_not_shown() -> None:
     """Neither as values nor as synonyms, under whatever name."""
     names = ("ssl.keystore.password", "listener.name.a.ssl.keystore.password", "rsm.config.token", "sasl.jaas.config")
-    # Such a broker does not start yet: what is described is as if it had.
+    # Such a broker does not start yet: the description is as if it had.
     given = {name: Given("hush", "settings") for name in names}
     values = load_config().values | dict.fromkeys(names, "hush")
     configs = BrokerConfigs(msgspec.structs.replace(load_config(), given=given, values=values))
@@ -219,13 +269,13 @@ def test_secrets_are_not_told() -> None:
 
 
 @pytest.mark.parametrize("wanted", [None, []])
-def test_no_keys_are_all_keys(wanted: list[str] | None) -> None:
+def test_an_empty_list_means_all_keys(wanted: list[str] | None) -> None:
     defaults = describe_topic_defaults(running())
-    assert len(describe_topic(defaults, {}, wanted)) == 37
-    assert len(describe_broker(running(), wanted)) == 348 + len(OWN_KEYS)
+    assert len(describe_topic(defaults, {}, wanted)) == 38
+    assert len(describe_broker(running(), wanted)) == 350 + len(OWN_KEYS)
 
 
-def test_keys_that_are_wanted_and_exist() -> None:
+def test_requested_keys_that_exist() -> None:
     """In the order of the table, each once."""
     defaults = describe_topic_defaults(running())
     wanted = ["segment.bytes", "no.such", "retention.ms", "segment.bytes"]
@@ -233,8 +283,8 @@ def test_keys_that_are_wanted_and_exist() -> None:
     assert [entry.name for entry in describe_broker(running(), ["no.such", "log.dirs"])] == ["log.dirs"]
 
 
-def test_a_new_topic_is_told_its_sources() -> None:
-    """CreateTopics answers a topic's configuration too; but for a source that DescribeConfigs doesn't know by its other name."""
+def test_a_new_topic_has_its_sources() -> None:
+    """CreateTopics returns a topic's configuration too; it does not distinguish a source that DescribeConfigs has as a synonym."""
     configs = running({"log.roll.hours": "2"}, of_all={"log.retention.ms": "8"}, broker_7={"message.max.bytes": "7"})
     sources = {entry.name: entry.source for entry in describe_topic_configs(configs.current, {"preallocate": "true"})}
     assert sources["preallocate"] is ConfigSource.DYNAMIC_TOPIC

@@ -1,4 +1,4 @@
-"""Keys about groups whose partitions the broker assigns, and of single groups: what is impossible is refused with a sentence."""
+"""Keys of groups whose partitions the broker assigns, and of single groups: an impossible value is refused with a message."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from lowtide.broker.config.group_config import validate_group_configs
 from lowtide.broker.config.key import ConfigError
 from lowtide.broker.coordinator.consumer.group_times import GroupTimes
 from lowtide.broker.coordinator.group_settings import group_settings
-from lowtide.metadata.image import ConfigImage, MetadataImage
+from lowtide.metadata.config_image import ConfigImage
+from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.errors import ErrorCode
 from lowtide.replication.refusal import Refusal
 
 
-def test_what_is_set_is_what_groups_are_told():
+def test_groups_receive_what_is_set():
     settings = group_settings(
         load_config(
             settings={
@@ -78,13 +79,13 @@ NO_NUMBER = "Not a number of type INT"
     ],
 )
 def test_what_can_not_be_set_on_a_group(name, text, words):
-    """The sentences are Kafka's, but for groups that it serves and this broker doesn't."""
+    """The messages are Kafka's, except for kinds of groups that this broker does not serve."""
     refusal = validate_group_configs(DEFAULTS, {name: text})
     assert isinstance(refusal, Refusal)
     assert (refusal.error_code, refusal.message) == (ErrorCode.INVALID_CONFIG, words)
 
 
-def test_a_group_has_to_fit_what_the_broker_says_of_the_rest():
+def test_a_group_must_fit_the_broker_s_other_values():
     values = load_config(settings={"group.consumer.max.heartbeat.interval.ms": "50000"}).values
     refusal = validate_group_configs(values, {"consumer.heartbeat.interval.ms": "45000"})
     assert isinstance(refusal, Refusal)
@@ -93,8 +94,8 @@ def test_a_group_has_to_fit_what_the_broker_says_of_the_rest():
     assert validate_group_configs(values, both) == {"consumer.heartbeat.interval.ms": "45000", "consumer.session.timeout.ms": "45001"}
 
 
-def test_what_is_set_on_a_group_is_its_time_within_the_brokers_bounds():
-    """Bounds that were drawn closer since count; what another version stored that is no number doesn't."""
+def test_a_group_s_time_is_limited_by_the_brokers_bounds():
+    """Bounds that were tightened later apply; a stored value that is no number, from another version, is ignored."""
     values = load_config(settings={"group.consumer.max.session.timeout.ms": "50000"}).values
     set_on = {
         "g": {"consumer.session.timeout.ms": "48000", "consumer.heartbeat.interval.ms": "7000", "consumer.assignment.interval.ms": "0"},

@@ -1,4 +1,4 @@
-"""Where configuration comes from: Java's properties syntax, the environment, the command line, and which is stronger."""
+"""Where configuration comes from: Java's properties syntax, the environment, the command line, and which one overrides which."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def test_a_line_is_read_as_java_reads_it(line: str, key: str, value: str):
     assert texts(line) == {key: value}
 
 
-def test_comments_and_empty_lines_say_nothing():
-    """Also a comment that ends in a backslash: it isn't continued."""
+def test_comments_and_empty_lines_are_ignored():
+    """A comment that ends in a backslash is not continued."""
     assert texts("# a=b\n! c=d \\\n\n   \ne=f\n") == {"e": "f"}
 
 
@@ -63,14 +63,14 @@ def test_a_continued_line_has_the_number_of_its_first():
 
 @pytest.mark.parametrize("text", ["=b", ": b", "a=\\u12", "a=\\u12g4", "a=\\u", "a=\\u+123"])
 def test_a_broken_line_is_refused_with_its_number(text: str):
-    """Not a traceback, and not half a value."""
+    """The result is neither a traceback nor half a value."""
     with pytest.raises(ConfigError, match=r"^f line 2 .*\.$"):
         from_properties(f"x=y\n{text}\n", "f")
 
 
 @given(st.text())
 def test_no_file_breaks_the_reader(text: str):
-    """Any text is read or refused in a sentence."""
+    """Any text is read or refused with a message."""
     try:
         found = from_properties(text, "f")
     except ConfigError:
@@ -80,7 +80,7 @@ def test_no_file_breaks_the_reader(text: str):
 
 @given(st.dictionaries(st.text(min_size=1), st.text()))
 def test_what_is_escaped_comes_back(settings: dict[str, str]):
-    """Every key and value can be written down, each letter as its code."""
+    """Every key and value can be written down, each character as its code."""
 
     def escape(text: str) -> str:
         units = text.encode("utf-16-be", "surrogatepass")
@@ -94,13 +94,13 @@ def test_what_is_escaped_comes_back(settings: dict[str, str]):
 
 
 def test_environment_names_are_keys_in_capitals():
-    """Other variables are nobody's business."""
+    """Other variables are ignored."""
     found = from_environment({"LOWTIDE_LOG_RETENTION_MS": "5", "PATH": "/bin", "KAFKA_LOG_DIRS": "x"}, BROKER_KEYS)
     assert found == {"log.retention.ms": Given("5", "LOWTIDE_LOG_RETENTION_MS")}
 
 
 def test_every_key_has_a_name_of_its_own_in_the_environment():
-    """Dots become underscores, and no two keys may meet there."""
+    """Dots become underscores, and no two keys may have the same name."""
     environment = {f"LOWTIDE_{key.upper().replace('.', '_')}": key for key in BROKER_KEYS}
     found = from_environment(environment, BROKER_KEYS)
     assert {key: value.text for key, value in found.items()} == {key: key for key in BROKER_KEYS}
@@ -108,7 +108,7 @@ def test_every_key_has_a_name_of_its_own_in_the_environment():
 
 @pytest.mark.parametrize("name", ["LOWTIDE_MAX_VERSION_DELETERECORDS", "LOWTIDE_MAX_VERSION_DELETE_RECORDS"])
 def test_own_keys_have_their_first_word_once_in_the_environment(name: str):
-    """`lowtide.max.version.DeleteRecords`; the environment knows no small letters."""
+    """`lowtide.max.version.DeleteRecords`; names in the environment are upper case."""
     (key,) = from_environment({name: "2"}, BROKER_KEYS)
     assert key.lower() == "lowtide.max.version.deleterecords"
 
@@ -132,13 +132,13 @@ def test_a_kubernetes_service_named_lowtide_does_not_stop_the_broker():
 
 
 def test_settings_are_split_at_the_first_equals_sign():
-    """The value may hold more of them."""
+    """The value may have more of them."""
     assert from_settings(["a=b=c", " d = e"]) == {"a": Given("b=c", "--set a"), "d": Given(" e", "--set d")}
 
 
 @pytest.mark.parametrize("setting", ["a", "=b", " =b", ""])
 def test_a_setting_without_key_or_value_is_refused(setting: str):
-    """An empty value is one; a missing one isn't."""
+    """An empty value is valid; a missing one is not."""
     with pytest.raises(ConfigError, match="allowed is --set key=value"):
         from_settings([setting])
 

@@ -1,4 +1,4 @@
-"""A topic's configuration: what clients may set, what follows from the broker, and what the logs run on."""
+"""A topic's configuration: what clients may set, the broker's defaults, and the values that logs use."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ BROKER = load_config()
     ],
 )
 def test_what_kafka_accepts_is_accepted(name: str, value: str, kept: str):
-    """Some of it surprises; it is what Kafka 4.3 was seen to do. Values are kept in one form."""
+    """Some of it is surprising; it was observed with Kafka 4.3. Values are stored in one form."""
     assert validate_topic_config(name, value) == kept
 
 
@@ -61,7 +61,7 @@ def test_what_kafka_accepts_is_accepted(name: str, value: str, kept: str):
     ],
 )
 def test_what_kafka_refuses_is_refused(name: str, value: str | None):
-    """With INVALID_CONFIG, also for a missing value and for a key that isn't a topic's."""
+    """With INVALID_CONFIG, also for a missing value and for a key that topics do not have."""
     fault = validate_topic_config(name, value)
     assert isinstance(fault, TopicConfigFault)
     assert fault.error_code is ErrorCode.INVALID_CONFIG
@@ -70,14 +70,14 @@ def test_what_kafka_refuses_is_refused(name: str, value: str | None):
 
 
 def test_keys_are_checked_with_each_other():
-    """A record can't be safe from compaction for longer than it may stay uncompacted."""
+    """The minimum compaction lag cannot exceed the maximum."""
     bad = {"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "9"}
     assert isinstance(validate_topic_configs(BROKER, bad), TopicConfigFault)
     assert validate_topic_configs(BROKER, {**bad, "max.compaction.lag.ms": "10"}) == {**bad, "max.compaction.lag.ms": "10"}
 
 
-def test_what_asks_for_tiered_storage_is_refused_with_the_reason():
-    """The default is taken, for tools send it along; the other value would promise what isn't done."""
+def test_a_request_for_tiered_storage_is_refused_with_the_reason():
+    """The default is accepted, because tools send it; the other value would promise a feature that is missing."""
     assert validate_topic_configs(BROKER, {"remote.storage.enable": "false"}) == {"remote.storage.enable": "false"}
     fault = validate_topic_configs(BROKER, {"remote.storage.enable": "true"})
     assert isinstance(fault, TopicConfigFault)
@@ -93,8 +93,8 @@ BESIDE_TIERED = {
 
 
 @pytest.mark.parametrize("name", BESIDE_TIERED)
-def test_what_says_how_tiered_storage_would_work_is_kept_without_effect(name: str):
-    """As in Kafka 4.3.1, where the key is set on a topic that isn't tiered; also above what is kept in total."""
+def test_a_setting_of_tiered_storage_is_kept_without_effect(name: str):
+    """As in Kafka 4.3.1, where the key can be set on a topic without tiering; also above the total retention."""
     for value in BESIDE_TIERED[name]:
         given = {name: value, "retention.ms": "500", "retention.bytes": "500"}
         assert validate_topic_configs(BROKER, given) == given
@@ -105,7 +105,7 @@ def test_what_says_how_tiered_storage_would_work_is_kept_without_effect(name: st
 
 @pytest.mark.parametrize("name", ["log.local.retention.ms", "log.local.retention.bytes"])
 def test_a_broker_starts_with_the_defaults_of_topics_that_would_be_tiered(name: str):
-    """As Kafka 4.3.1 does without tiered storage, also above what is kept in total; topics without a value get them, without effect."""
+    """As Kafka 4.3.1 does without tiered storage, also above the total retention; topics without a value inherit them, without effect."""
     for value in ("-2", "-1", "0", "5", "9223372036854775807"):
         broker = load_config(settings={name: value, "log.retention.ms": "3", "log.retention.bytes": "3"})
         assert broker.topic_defaults[name.removeprefix("log.")] == int(value)
@@ -120,8 +120,8 @@ def test_a_broker_is_not_started_with_tiered_storage():
         load_config(settings={"remote.log.storage.system.enable": "true"})
 
 
-def test_what_another_version_let_through_is_left_aside():
-    """A stored value mustn't keep a log from being loaded."""
+def test_what_another_version_accepted_is_ignored():
+    """A stored value must not prevent loading a log."""
     assert log_config(BROKER, {"remote.storage.enable": "true", "retention.ms": "7"}).retention_ms == 7
 
 
@@ -131,15 +131,15 @@ def test_keys_are_checked_with_the_brokers():
     assert isinstance(validate_topic_configs(broker, {"min.compaction.lag.ms": "6"}), TopicConfigFault)
 
 
-def test_the_first_fault_is_told():
-    """One sentence is enough to go on."""
+def test_the_first_fault_is_reported():
+    """One message is enough for a correction."""
     fault = validate_topic_configs(BROKER, {"segment.bytes": "1", "nothing": "1"})
     assert isinstance(fault, TopicConfigFault)
     assert "segment.bytes=1" in fault.message
 
 
 def test_a_log_runs_on_kafkas_defaults():
-    """What the broker's table says and what `LogConfig` says on its own are the same."""
+    """The defaults of the broker's table and of `LogConfig` are the same."""
     assert log_config(BROKER, {}) == LogConfig()
 
 
@@ -148,13 +148,14 @@ VALUES = {
     "message_timestamp_type": "LogAppendTime",
     "cleanup_policy": "compact,delete",
     "preallocate": "true",
+    "lowtide_delete_erase": "true",
     "min_cleanable_dirty_ratio": "0.25",
 }
 
 
 @pytest.mark.parametrize("field", [field.name for field in fields(LogConfig)])
 def test_each_field_of_a_log_follows_its_key(field: str):
-    """The topic's key decides, else the broker's: none is read from another key, and none is forgotten."""
+    """The topic's key decides, else the broker's: each is read from its own key, and none is left out."""
     key = next(key for key in TOPIC_KEYS if key.name == field.replace("_", "."))
     text = VALUES.get(field, "12345678")
     expected = key.parse(text)
@@ -171,12 +172,12 @@ def test_each_field_of_a_log_follows_its_key(field: str):
 
 
 def test_a_test_may_have_small_segments():
-    """`internal.segment.bytes` beats `segment.bytes`, which starts at a MiB."""
+    """`internal.segment.bytes` overrides `segment.bytes`, which starts at a MiB."""
     assert log_config(BROKER, {"internal.segment.bytes": "100", "segment.bytes": "1048576"}).segment_bytes == 100
 
 
-def test_a_key_from_a_newer_broker_is_left_aside():
-    """It is in the metadata already, and must not stop this one."""
+def test_a_key_from_a_newer_broker_is_ignored():
+    """It is in the metadata already, and must not stop this broker."""
     assert log_config(BROKER, {"invented.later": "x"}) == LogConfig()
 
 
@@ -198,7 +199,7 @@ HOUR_MS = 3_600_000
         ({"log.retention.hours": "2147483647"}, "retention_ms", 2147483647 * HOUR_MS),
     ],
 )
-def test_the_finer_unit_is_the_stronger(settings: dict[str, str], field: str, value: int):
+def test_the_finer_unit_overrides(settings: dict[str, str], field: str, value: int):
     """Milliseconds before minutes before hours, as in Kafka."""
     assert getattr(log_config(load_config(settings=settings), {}), field) == value
 
@@ -207,14 +208,14 @@ def test_the_finer_unit_is_the_stronger(settings: dict[str, str], field: str, va
     "settings",
     [{"log.retention.ms": "0"}, {"log.retention.minutes": "0"}, {"log.retention.hours": "0"}, {"log.flush.interval.ms": "-1"}],
 )
-def test_a_broker_cannot_give_topics_what_they_cannot_have(settings: dict[str, str]):
+def test_a_broker_cannot_have_defaults_that_topics_cannot_have(settings: dict[str, str]):
     """The refusal names the broker's key, not the topic's."""
     (name,) = settings
     with pytest.raises(ConfigError, match=name.replace(".", r"\.")):
         load_config(settings=settings)
 
 
-def test_a_description_says_where_values_come_from():
+def test_a_description_has_the_sources_of_values():
     """Kafka's numbers: 1 the topic, 4 the broker's file, 5 the default (KIP-226, KIP-525)."""
     broker = load_config(settings={"log.segment.bytes": "2097152"})
     entries = {entry.name: entry for entry in describe_topic_configs(broker, {"flush.ms": "9"})}
@@ -229,8 +230,8 @@ def test_a_description_says_where_values_come_from():
         st.sampled_from([key.name for key in TOPIC_KEYS]), st.one_of(st.none(), st.text(max_size=8), st.integers().map(str)), max_size=4
     )
 )
-def test_what_is_kept_is_what_a_log_can_run_on(overrides: dict[str, str | None]):
-    """Nothing gets past the check that would stop a log later, and checking twice changes nothing."""
+def test_accepted_values_are_valid_for_a_log(overrides: dict[str, str | None]):
+    """The check accepts nothing that would fail a log later, and checking twice changes nothing."""
     kept = validate_topic_configs(BROKER, overrides)
     if isinstance(kept, TopicConfigFault):
         return

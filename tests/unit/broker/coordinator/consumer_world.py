@@ -1,4 +1,4 @@
-"""Groups whose partitions the broker assigns, in the world of `group_world`, with topics that a test makes, grows and deletes."""
+"""Groups whose partitions the broker assigns, in the world of `group_world`, with topics that a test creates, grows and deletes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from lowtide.broker.coordinator.classic.joining import Client
 from lowtide.broker.coordinator.consumer.consumer_group import ConsumerGroup
 from lowtide.broker.coordinator.consumer.consumer_heartbeats import check_heartbeat, heartbeat_failed
+from lowtide.broker.coordinator.consumer.subscriptions import Subscriptions
 from lowtide.broker.coordinator.consumer.topic_view import TopicView
 from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.groups.group_shard import Groups
@@ -25,12 +26,12 @@ HOST = "/host"
 
 
 def topic_id(name: str, number: int = 0) -> TopicId:
-    """The id of a topic; `number` is how often one of this name was deleted."""
+    """The id of a topic; `number` is the number of earlier topics of this name."""
     return hashlib.md5(f"{name} {number}".encode(), usedforsecurity=False).digest()
 
 
 def subscription(*topics: str, version: int = 3, owned: Mapping[str, list[int]] | None = None) -> bytes:
-    """What a member of the classic protocol says."""
+    """The subscription of a member of the classic protocol, encoded."""
     names = b"".join(len(name).to_bytes(2, "big") + name.encode() for name in topics)
     start = version.to_bytes(2, "big") + len(topics).to_bytes(4, "big") + names + b"\xff\xff\xff\xff"
     rows = encode_assignment(0, sorted((owned or {}).items()))[2:-4]
@@ -40,7 +41,7 @@ def subscription(*topics: str, version: int = 3, owned: Mapping[str, list[int]] 
 
 
 class Cluster:
-    """The topics there are."""
+    """The topics that exist."""
 
     def __init__(self, topics: Mapping[str, int]) -> None:
         self.image = MetadataImage(revision=1)
@@ -50,7 +51,7 @@ class Cluster:
             self.set_topic(name, count)
 
     def set_topic(self, name: str, count: int) -> None:
-        """Make a topic, or let one grow, or with 0 delete it."""
+        """Create a topic, add partitions, or delete it with 0."""
         old = self.image.topics.get(name)
         topics = {key: topic for key, topic in self.image.topics.items() if key != name}
         if count:
@@ -67,7 +68,7 @@ class Cluster:
 
 
 class ConsumerWorld(World):
-    """See the module."""
+    """A `World` with topics and members of consumer groups."""
 
     def __init__(self, settings: GroupSettings | None = None, *, topics: Mapping[str, int] | None = None, seed: int = 0) -> None:
         self.cluster = Cluster(topics if topics is not None else {"t": 4})
@@ -84,11 +85,11 @@ class ConsumerWorld(World):
         return group
 
     def ids(self, name: str = "t") -> TopicId:
-        """The id of a topic that there is."""
+        """The id of an existing topic."""
         return self.cluster.image.topics[name].topic_id
 
     def beat(self, member_id: str, epoch: int, *, version: int = 1, group: str = GROUP, **more: Any) -> Answer:
-        """ConsumerGroupHeartbeat. `owned` is what the member says it has, by the topic's name or id."""
+        """ConsumerGroupHeartbeat. `owned` are the partitions that the member reports, by the topic's name or id."""
         answer = Answer()
         owned = more.pop("owned", None)
         may_see = more.pop("may_see", None)
@@ -109,20 +110,20 @@ class ConsumerWorld(World):
         return answer
 
     def enter(self, member_id: str, *topics: str, **more: Any) -> Any:
-        """Join with the new protocol: the answer."""
+        """Join with the new protocol; returns the response."""
         names = list(topics or ("t",)) if "subscribed_topic_regex" not in more else None
         answer = self.beat(member_id, 0, owned={}, rebalance_timeout_ms=REBALANCE_MS, subscribed_topic_names=names, **more)
         assert answer.error == ErrorCode.NONE, (answer.error, answer.response.error_message)
         return answer.response
 
     def assigned(self, response: Any) -> dict[TopicId, set[int]] | None:
-        """What an answer gives."""
+        """The assignment in a response."""
         if response.assignment is None:
             return None
         return {row.topic_id: set(row.partitions) for row in response.assignment.topic_partitions}
 
     def settle(self, *member_ids: str, rounds: int = 8) -> None:
-        """Members heartbeat, taking up and giving back at once what they are told, until nothing happens any more."""
+        """Members heartbeat, applying their assignments at once, until nothing changes any more."""
         for _ in range(rounds):
             for member_id in member_ids:
                 member = self.group.members[member_id]
@@ -130,7 +131,7 @@ class ConsumerWorld(World):
                 assert answer.error == ErrorCode.NONE, answer.error
 
     def check_reload(self) -> None:
-        """A coordinator that loads the log knows the same."""
+        """A coordinator that loads the log has the same state."""
         other = self.reload()
         assert set(other.groups.by_id) >= set(self.groups.by_id)
         for group_id, group in self.groups.by_id.items():
@@ -139,6 +140,9 @@ class ConsumerWorld(World):
             loaded = other.groups.by_id[group_id]
             assert isinstance(loaded, ConsumerGroup)
             for name in ConsumerGroup.__slots__:
-                if name not in ("checked_image", "members", "memory"):
+                if name not in ("checked_image", "members", "memory", "owners", "subscriptions"):
                     assert getattr(loaded, name) == getattr(group, name), name
+            assert loaded.owners.by_topic == group.owners.by_topic
+            for name in Subscriptions.__slots__:
+                assert getattr(loaded.subscriptions, name) == getattr(group.subscriptions, name), name
             assert loaded.members == group.members

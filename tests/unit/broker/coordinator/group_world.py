@@ -1,4 +1,4 @@
-"""The groups of one coordinator on a clock of the test's own, with a log in memory: what is appended, committed and answered is seen."""
+"""The groups of one coordinator on a test clock, with a log in memory: tests see each append, commit and response."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WALL_START_MS = 1_000_000_000_000
 
 
 def singly(change: Any) -> list[Any]:
-    """What the records say that a change consists of."""
+    """The single changes that the records of a change contain."""
     if not isinstance(change, OffsetCommits):
         return [change]
     return [
@@ -35,7 +35,7 @@ def singly(change: Any) -> list[Any]:
 
 
 class Answer:
-    """Stands for a request that waits; `response` is what it was given."""
+    """Stands for a request that waits; `response` is its response."""
 
     def __init__(self) -> None:
         self.response: Any = None
@@ -47,7 +47,7 @@ class Answer:
 
 
 class World:
-    """See the module. With `holds_commits` records are committed by `commit` only."""
+    """Groups, their log and a clock. With `holds_commits`, records are committed only by `commit`."""
 
     def __init__(self, settings: GroupSettings | None = None, *, seed: int = 0) -> None:
         self.settings = settings if settings is not None else GroupSettings(initial_rebalance_delay_ms=0)
@@ -55,7 +55,7 @@ class World:
         self.seed = seed
         self.now_ms = 0
         self.log: list[tuple[int, GroupChange]] = []
-        """Offsets, and what is there; compaction may have taken some."""
+        """Records by offset; compaction may have removed some."""
         self.end_offset = 0
         self.holds_commits = False
         self.holds_work = False
@@ -65,7 +65,7 @@ class World:
         self.carry_out(self._loaded())
 
     def make_groups(self, settings: GroupSettings, seed: int, topics: TopicView | None = None) -> Groups:
-        """The groups that this is about."""
+        """The groups under test."""
         return Groups(settings, random.Random(seed), topics=topics)
 
     def _loaded(self) -> Effects:
@@ -78,7 +78,7 @@ class World:
         return Effects(self.now_ms, WALL_START_MS + self.now_ms)
 
     def carry_out(self, effects: Effects) -> None:
-        """As the runtime does it."""
+        """Carry out effects as the runtime does."""
         error = ErrorCode.NONE
         if effects.records and self.append_fails is not None:
             error = self.append_fails
@@ -102,7 +102,7 @@ class World:
             self.do_work()
 
     def do_work(self) -> None:
-        """The worker does what it was given."""
+        """Let the worker do its work."""
         work, self.work = self.work, []
         for each in work:
             after = self.effects()
@@ -110,7 +110,7 @@ class World:
             self.carry_out(after)
 
     def _append(self, effects: Effects) -> None:
-        """The log has each record by itself, as who loads it will find it."""
+        """Append each record separately, as a coordinator that loads the log reads them."""
         producer, said = effects.producer, []
         for change in effects.changes:
             self.groups.note(change if producer is None else InTransaction(producer[0], change), self.end_offset + len(said))
@@ -137,13 +137,13 @@ class World:
             self.carry_out(effects)
 
     def commit(self, error: ErrorCode = ErrorCode.NONE) -> None:
-        """What was appended is committed, or won't be."""
+        """Commit what was appended, or fail its commit."""
         waiting, self._waiting = self._waiting, []
         for then in waiting:
             self._go_on(then, error)
 
     def pass_time(self, milliseconds: int) -> None:
-        """Let time pass, and what is due happen at its time."""
+        """Let time pass, and run what is due at its time."""
         end = self.now_ms + milliseconds
         while (next_ms := self.groups.timers.next_ms) is not None and next_ms <= end:
             self.now_ms = max(self.now_ms, next_ms)
@@ -155,7 +155,7 @@ class World:
         self.now_ms = end
 
     def reload(self) -> World:
-        """Another coordinator, which has read the log, and gives out other member ids."""
+        """Another coordinator, which has loaded the log, and assigns other member ids."""
         other = copy.copy(self)
         other.seed += 1
         other.groups = self.make_groups(self.settings, other.seed)
@@ -196,7 +196,7 @@ class World:
         return answer
 
     def new_member(self, **more: Any) -> tuple[str, Answer]:
-        """Get an id, and join with it: the id, and the answer that comes with the rebalance."""
+        """Get an id, and join with it: the id, and the response at the end of the rebalance."""
         member_id = self.join(**more).response.member_id
         return member_id, self.join(member_id, **more)
 

@@ -1,4 +1,4 @@
-"""The parts of a coordinator that stand alone: timers, the partition of a group, batches of records."""
+"""The parts of a coordinator that can be tested alone: timers, the partition of a group, batches of records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lowtide.protocol.records import RECORD_BATCH_OVERHEAD
 
 @pytest.mark.parametrize(("text", "expected"), [("", 0), ("group", 98629247), ("hello world", 1794106052), ("polygenelubricants", 0)])
 def test_a_group_is_where_kafka_has_it(text: str, expected: int):
-    """The last one's hash is the smallest number there is, which has no positive twin: Kafka takes 0 for it."""
+    """The last hash is the smallest integer, which has no positive counterpart: Kafka uses 0 for it."""
     assert java_hash(text) == expected
 
 
@@ -22,7 +22,7 @@ def test_letters_beyond_sixteen_bits_count_as_two():
 
 @pytest.mark.parametrize("length", [1, 255, 256, 257, 512, 1000])
 def test_the_hash_of_a_long_name_is_javas(length: int):
-    """Which goes through it unit by unit: the hash of a name and one more unit."""
+    """Java hashes unit by unit: each step adds one unit to the hash of the prefix."""
     text = "gruppé\u4e00"[:1] + "gruppé\u4e00" * length
     value = 0
     for unit in text:
@@ -30,7 +30,7 @@ def test_the_hash_of_a_long_name_is_javas(length: int):
     assert java_hash(text) == abs(value - (1 << 32) if value & 0x8000_0000 else value)
 
 
-def test_timers_ring_in_the_order_of_their_deadlines():
+def test_timers_fire_in_the_order_of_their_deadlines():
     timers: Timers[str] = Timers()
     timers.schedule("late", 30)
     timers.schedule("soon", 10)
@@ -52,8 +52,8 @@ def test_a_timer_can_be_set_earlier():
     assert timers.take_due(99) is None
 
 
-def test_timers_tell_of_a_deadline_before_all_others_and_of_no_other():
-    """Protects those who wait: the one timer of all coordinators is set anew for just these."""
+def test_timers_report_a_deadline_before_all_others_and_no_other():
+    """Protects waiting requests: the single timer of all coordinators is set again only for these."""
     timers: Timers[str] = Timers()
     told = []
     for key, deadline_ms in (("first", 20), ("later", 30), ("as soon", 20), ("sooner", 10), ("later", 5), ("sooner", 40)):

@@ -1,4 +1,4 @@
-"""Guards: what reaches a handler, and what is told instead, for clients that may do nothing, everything, or some of it."""
+"""Guards: which requests reach a handler, and what is returned instead, for clients that may do nothing, everything, or some of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from lowtide.broker.authorizer import CLUSTER, Operation, Resource, ResourceType, group, topic
+from lowtide.broker.authorizer.resources import CLUSTER, Operation, Resource, ResourceType, group, topic
 from lowtide.broker.guards.fetching import GuardedFetchReader
 from lowtide.broker.guards.guard import guarded
 from lowtide.broker.guards.table import ASK_THEMSELVES, FOR_EVERYBODY, GUARDS, behind_guards
@@ -17,9 +17,8 @@ from lowtide.broker.handlers.registry import handlers, handlers_of_ours
 from lowtide.broker.network.dispatcher import Dispatcher
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import NO_ANSWER, Pending
-from lowtide.metadata.image import MetadataImage, PartitionImage, TopicImage
+from lowtide.broker.security.principal import ANONYMOUS
 from lowtide.protocol.api_keys import API, ApiKey
-from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages import alter_configs, incremental_alter_configs
 from lowtide.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
@@ -78,83 +77,22 @@ from lowtide.protocol.messages.offset_for_leader_epoch import (
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from lowtide.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from lowtide.protocol.types import ZERO_TOPIC_ID
+from lowtide.replication.topic_traffic import TrafficTable
 
-ID, SECRET_ID = b"1" * 16, b"2" * 16
-TOPIC, GROUP, WHOLE = ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-
-
-class Only:
-    """Allows exactly these; what was asked is noted."""
-
-    allows_all = False
-
-    def __init__(self, *allowed: tuple[Operation, Resource]) -> None:
-        self.allowed = allowed
-        self.asked: list[tuple[Operation, Resource]] = []
-
-    def authorize(self, principal: str, operation: Operation, resource: Resource) -> bool:
-        assert principal == "User:ANONYMOUS"
-        self.asked.append((operation, resource))
-        return (operation, resource) in self.allowed
+from .asking import GROUP, ID, SECRET_ID, TOPIC, WHOLE, Everything, Only, ask, image
 
 
-class Everything(Only):
-    """Allows all, but says so one by one."""
-
-    def authorize(self, principal: str, operation: Operation, resource: Resource) -> bool:
-        return True
-
-
-def image() -> MetadataImage:
-    topics = {
-        name: TopicImage(name, identity, (PartitionImage((0,), (0,), (1,), 0, 0, 0, 1),), {}, 1)
-        for name, identity in (("t", ID), ("secret", SECRET_ID))
-    }
-    return MetadataImage(revision=1, topics=topics, topic_names={ID: "t", SECRET_ID: "secret"})
-
-
-def ask(authorizer: Only, request: Any, response: Any, version: int | None = None, *, pending: bool = False) -> tuple[Any, Any, Any]:
-    """What the handler was asked, what the client is told (in bytes that have been decoded), and the context."""
-    (key,) = [each for each in API if API[each].request is type(request)]
-    passed: list[Any] = []
-
-    def handle(asked: Any, _context: Any) -> Any:
-        passed.append(asked)
-        if not pending:
-            return response
-        promised: Pending[Any] = Pending()
-        promised.complete(response)
-        return promised
-
-    version = API[key].max_version if version is None else version
-    broker: Any = SimpleNamespace(authorizer=authorizer, metadata=SimpleNamespace(image=image()))
-    context: Any = SimpleNamespace(api_version=version, principal="User:ANONYMOUS", closed=[])
-    context.close_connection = context.closed.append
-    spec = guarded(HandlerSpec(key=key, handle=handle), GUARDS[key], broker)
-    assert spec.handle is not None
-    told = spec.handle(request, context)
-    if isinstance(told, Pending):
-        found: list[Any] = []
-        told.listen(found.append)
-        (told,) = found
-    if told is not None and told is not NO_ANSWER:
-        codec = codec_for(type(told), version)
-        body = bytes(codec.encode(told))
-        told = codec.decode(body, 0, len(body))
-    return (passed[0] if passed else None), told, context
-
-
-def test_every_api_that_is_served_has_been_thought_of() -> None:
+def test_every_api_that_is_served_has_a_guard_or_a_reason() -> None:
     made = Dispatcher(spawn=MagicMock(), maximum_versions={})
     specs = handlers(MagicMock(), MagicMock(forwarder=None), MagicMock(), MagicMock(), MagicMock(), made.advertised)
-    specs += handlers_of_ours(MagicMock(), MagicMock(), MagicMock())
+    specs += handlers_of_ours(MagicMock(), MagicMock(), MagicMock(), MagicMock(), made.routes)
     served = {spec.key for spec in specs}
     assert served == set(GUARDS) | ASK_THEMSELVES | FOR_EVERYBODY
     assert len(served) == len(GUARDS) + len(ASK_THEMSELVES) + len(FOR_EVERYBODY)
 
 
 def test_where_nothing_is_forbidden_there_are_no_guards() -> None:
-    """The handlers are what they were: no request costs more."""
+    """The handlers are unchanged: no request costs more."""
     spec = HandlerSpec(key=ApiKey.PRODUCE, handle=MagicMock())
     (same,) = behind_guards([spec], MagicMock(authorizer=SimpleNamespace(allows_all=True)))
     assert same is spec
@@ -178,7 +116,7 @@ def produce(version: int, *names: str, acks: int = 1) -> ProduceRequest:
 @pytest.mark.parametrize("version", [3, 12, 13])
 @pytest.mark.parametrize("pending", [False, True])
 def test_produce(version: int, pending: bool) -> None:  # noqa: FBT001
-    """What may not be written doesn't reach the log; an id that nobody has is for the handler to say."""
+    """Forbidden batches do not reach the log; the handler answers for an unknown topic id."""
     authorizer = Only((Operation.WRITE, topic("t")))
     request = produce(version, "secret", "t", *(["unknown"] if version >= 13 else []))
     passed, told, _ = ask(authorizer, request, ProduceResponse(responses=[]), version, pending=pending)
@@ -191,7 +129,7 @@ def test_produce(version: int, pending: bool) -> None:  # noqa: FBT001
 
 
 @pytest.mark.parametrize("nothing", [None, NO_ANSWER])
-def test_who_wants_no_answer_loses_the_connection(nothing: Any) -> None:
+def test_acks_0_an_error_closes_the_connection(nothing: Any) -> None:
     request = produce(12, "secret", "t", acks=0)
     passed, told, context = ask(Only((Operation.WRITE, topic("t"))), request, nothing, 12)
     assert [each.name for each in passed.topic_data] == ["t"]
@@ -239,7 +177,7 @@ def test_offset_fetch_of_one_group(version: int) -> None:
 
 @pytest.mark.parametrize("version", [8, 10])
 def test_offset_fetch_of_many_groups(version: int) -> None:
-    """Of all that a group has committed what may not be seen isn't there; what is named is refused."""
+    """In a request for all offsets forbidden topics are left out; named ones are refused."""
     by_id = version >= 10
     named = [
         OffsetFetchRequestTopics(name="" if by_id else name, topic_id=identity if by_id else ZERO_TOPIC_ID, partition_indexes=[0])
@@ -279,7 +217,7 @@ def test_metadata_of_named_topics(version: int) -> None:
 
 
 def test_metadata_by_id_and_of_all() -> None:
-    """An id is answered with its refusal and no name; of all topics those that may not be seen aren't there."""
+    """An id is answered with its error and no name; in a request for all topics forbidden ones are left out."""
     request = MetadataRequest(topics=[MetadataRequestTopic(name=None, topic_id=each) for each in (ID, SECRET_ID, b"9" * 16)])
     authorizer = Only((Operation.DESCRIBE, topic("t")))
     passed, told, _ = ask(authorizer, request, MetadataResponse(brokers=[], topics=[]), 13)
@@ -291,7 +229,7 @@ def test_metadata_by_id_and_of_all() -> None:
         _, told, _ = ask(authorizer, everything, MetadataResponse(brokers=[], topics=rows), version)
         assert [row.name for row in told.topics] == ["t"]
     assert told.topics[0].topic_authorized_operations == 1 << Operation.DESCRIBE
-    assert rows[0].topic_authorized_operations < 0, "what the handler may give again is left alone"
+    assert rows[0].topic_authorized_operations < 0, "a response that the handler may reuse is not modified"
 
 
 def test_describe_topic_partitions() -> None:
@@ -418,7 +356,7 @@ KINDS = {2: "t", 4: "1", 8: "1", 16: "m", 32: "g", 77: "?"}
 
 @pytest.mark.parametrize("messages", [alter_configs, incremental_alter_configs])
 def test_configurations_are_not_changed(messages: Any) -> None:
-    """Topics and groups one by one, brokers, loggers and clients' metrics with the cluster; kinds that there aren't are the handler's."""
+    """Topics and groups one by one, brokers, loggers and clients' metrics with the cluster; unknown kinds are left to the handler."""
     rows = [messages.AlterConfigsResource(resource_type=kind, resource_name=name, configs=[]) for kind, name in KINDS.items()]
     prefix = "Alter" if messages is alter_configs else "IncrementalAlter"
     request = getattr(messages, f"{prefix}ConfigsRequest")(resources=rows, validate_only=False)
@@ -439,7 +377,7 @@ def test_configurations_are_not_described() -> None:
 
 
 def test_the_cluster_is_closed() -> None:
-    """Log directories, resources, producer ids; what may be done to the cluster is told to who may describe it."""
+    """Log directories, resources, producer ids; the allowed operations on the cluster are returned to clients that may describe it."""
     dirs = DescribeLogDirsRequest(topics=None)
     assert ask(Only(), dirs, DescribeLogDirsResponse(throttle_time_ms=0))[1].error_code == WHOLE
     assert ask(Only(), dirs, DescribeLogDirsResponse(throttle_time_ms=0), 1)[1].results == []
@@ -464,19 +402,19 @@ def test_a_handler_that_answers_later_is_guarded_too() -> None:
     async def handle(request: Any, _context: Any) -> Any:
         return DescribeLogDirsResponse(throttle_time_ms=0, error_code=0)
 
-    broker: Any = SimpleNamespace(authorizer=Only(), metadata=SimpleNamespace(image=image()))
+    broker: Any = SimpleNamespace(authorizer=Only(), metadata=SimpleNamespace(image=image()), config=None)
     spec = guarded(HandlerSpec(key=ApiKey.DESCRIBE_LOG_DIRS, handle_later=handle), GUARDS[ApiKey.DESCRIBE_LOG_DIRS], broker)
     assert spec.handle_later is not None
-    context = SimpleNamespace(api_version=5, principal="User:ANONYMOUS")
+    context = SimpleNamespace(api_version=5, principal=ANONYMOUS)
     assert asyncio.run(spec.handle_later(DescribeLogDirsRequest(topics=None), context)).error_code == WHOLE
 
 
-def test_a_client_that_goes_away_abandons_what_the_handler_waits_for() -> None:
+def test_a_client_that_disconnects_abandons_what_the_handler_waits_for() -> None:
     inner: Pending[Any] = Pending(holds_connection=True)
-    broker: Any = SimpleNamespace(authorizer=Only(), metadata=SimpleNamespace(image=image()))
+    broker: Any = SimpleNamespace(authorizer=Only(), metadata=SimpleNamespace(image=image()), config=None)
     spec = guarded(HandlerSpec(key=ApiKey.PRODUCE, handle=lambda _request, _context: inner), GUARDS[ApiKey.PRODUCE], broker)
     assert spec.handle is not None
-    outer = spec.handle(produce(12, "secret"), SimpleNamespace(api_version=12, principal="User:ANONYMOUS"))
+    outer = spec.handle(produce(12, "secret"), SimpleNamespace(api_version=12, principal=ANONYMOUS))
     assert outer.holds_connection
     outer.abandon()
     assert inner.abandoned
@@ -487,9 +425,9 @@ def test_a_client_that_goes_away_abandons_what_the_handler_waits_for() -> None:
     [("here", TOPIC), (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, TOPIC), (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_ID)],
 )
 def test_fetches_read_what_may_be_read(found: Any, told: ErrorCode) -> None:
-    """Whether there is such a topic isn't told; followers were asked for more before."""
+    """The response does not reveal whether the topic exists; for followers more was authorized before."""
     identity = b"9" * 16 if found is ErrorCode.UNKNOWN_TOPIC_ID else ID
-    replicas: Any = SimpleNamespace(image=image(), find=lambda _topic, _number: found)
+    replicas: Any = SimpleNamespace(image=image(), find=lambda _topic, _number: found, traffic=TrafficTable())
     reader = GuardedFetchReader(lambda name: name == "secret", replicas, list)
     target: Any = SimpleNamespace(topic="t", topic_id=identity, partition=0)
     consumer: Any = SimpleNamespace(is_follower=False, api_version=17 if found is ErrorCode.UNKNOWN_TOPIC_ID else 12)

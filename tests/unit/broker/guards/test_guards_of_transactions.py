@@ -1,10 +1,10 @@
-"""Guards of offsets in transactions: what reaches the handler, and what is told instead."""
+"""Guards of offsets in transactions: which requests reach the handler, and what is returned instead."""
 
 from __future__ import annotations
 
 import pytest
 
-from lowtide.broker.authorizer import Operation, Resource, ResourceType, group, topic
+from lowtide.broker.authorizer.resources import Operation, Resource, ResourceType, group, topic
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from lowtide.protocol.messages.txn_offset_commit import (
@@ -14,12 +14,12 @@ from lowtide.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponse,
 )
 
-from .test_guards import GROUP, ID, SECRET_ID, TOPIC, Only, ask
+from .asking import GROUP, ID, SECRET_ID, TOPIC, Only, ask
 
 WRITES_X = (Operation.WRITE, Resource(ResourceType.TRANSACTIONAL_ID, "x"))
 
 
-def test_offsets_are_added_to_transactions_by_who_may_write_them_and_read_the_group() -> None:
+def test_offsets_are_added_to_transactions_by_clients_that_may_write_them_and_read_the_group() -> None:
     request = AddOffsetsToTxnRequest(transactional_id="x", producer_id=1, producer_epoch=0, group_id="g")
     for allowed, error in (
         (Only((Operation.READ, group("g"))), ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),

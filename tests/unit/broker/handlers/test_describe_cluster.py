@@ -1,4 +1,4 @@
-"""DescribeCluster: who is told, and what is said to those who ask the wrong endpoint."""
+"""DescribeCluster: its rows, and the response of the wrong endpoint."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from lowtide.protocol.messages.describe_cluster import (
     DescribeClusterResponse,
 )
 
-CONTEXT: Any = SimpleNamespace(connection=SimpleNamespace(listener_name="PLAINTEXT"))
+CONTEXT: Any = SimpleNamespace(connection=SimpleNamespace(listener_name="PLAINTEXT", local_address=("10.0.0.9", 19092)))
+HERE = 2
 
 
-def ask(image: MetadataImage, **wanted: Any) -> DescribeClusterResponse:
-    broker: Any = SimpleNamespace(metadata=SimpleNamespace(image=image))
+def ask(image: MetadataImage, *, local: bool = False, **wanted: Any) -> DescribeClusterResponse:
+    config = SimpleNamespace(advertises_local_address=local)
+    broker: Any = SimpleNamespace(metadata=SimpleNamespace(image=image), replicas=SimpleNamespace(broker_id=HERE), config=config)
     handle = handler(broker).handle
     assert handle is not None
     answer = handle(DescribeClusterRequest(**{"include_cluster_authorized_operations": False, **wanted}), CONTEXT)
@@ -45,11 +47,11 @@ def test_the_live_brokers_and_the_controller() -> None:
 
 
 @pytest.mark.parametrize("controller_id", [-1, 7])
-def test_a_controller_that_clients_cannot_reach_is_not_told(controller_id: int) -> None:
+def test_a_controller_that_clients_cannot_reach_is_left_out(controller_id: int) -> None:
     assert ask(cluster(controller_id)).controller_id == -1
 
 
-def test_operations_are_told_to_those_who_ask() -> None:
+def test_operations_are_returned_on_request() -> None:
     """Eight kinds of them, as a bit field (KIP-430)."""
     assert ask(cluster()).cluster_authorized_operations == OPERATIONS_NOT_ASKED
     assert ask(cluster(), include_cluster_authorized_operations=True).cluster_authorized_operations == 0b1_1111_1010_0000
@@ -65,8 +67,16 @@ def test_operations_are_told_to_those_who_ask() -> None:
     ],
 )
 def test_other_endpoints_are_refused(endpoint_type: int, code: ErrorCode) -> None:
-    """Nothing of the cluster is told with the error; the answer says what kind of endpoint this is."""
+    """The error has nothing of the cluster; the response has the kind of this endpoint."""
     answer = ask(cluster(), endpoint_type=endpoint_type, include_cluster_authorized_operations=True)
     assert answer.error_code == code
     assert answer.error_message
     assert answer == DescribeClusterResponse(error_code=code, error_message=answer.error_message, endpoint_type=1)
+
+
+def test_a_client_may_get_the_address_by_which_it_came() -> None:
+    """For the broker that it asks; the others are where they have registered."""
+    registered = {row.broker_id: (row.host, row.port) for row in ask(cluster()).brokers}
+    seen = {row.broker_id: (row.host, row.port) for row in ask(cluster(), local=True).brokers}
+    assert seen == registered | {HERE: ("10.0.0.9", 19092)}
+    assert len(seen) > 1

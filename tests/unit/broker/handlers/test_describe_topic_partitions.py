@@ -1,4 +1,4 @@
-"""DescribeTopicPartitions: pages, their order, where one ends and the next begins, and what a broker says of replicas it can't reach."""
+"""DescribeTopicPartitions: pages, their order, their boundaries, and replicas that the broker cannot reach."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ from lowtide.protocol.messages.describe_topic_partitions import (
     TopicRequest,
 )
 from lowtide.protocol.types import ZERO_TOPIC_ID, TopicPartition
+from tests.examples import examples
 
 ONE_SLICE: Any = Turns(None, SimpleNamespace(monotonic_ms=lambda: 0))  # type: ignore[arg-type]
-"""No time passes: each answer is there at once."""
+"""No time passes: each response is there at once."""
 
 ALL = 3576
 
@@ -52,7 +53,7 @@ def ask(
     config: dict[str, str] | None = None,
     offline: frozenset[TopicPartition] = frozenset(),
 ) -> DescribeTopicPartitionsResponse:
-    replicas = SimpleNamespace(broker_id=0, hosted_logs=SimpleNamespace(offline=offline))
+    replicas = SimpleNamespace(broker_id=0, offline=SimpleNamespace(keys=offline))
     settings = load_config(settings=config or {})
     broker: Any = SimpleNamespace(metadata=SimpleNamespace(image=state), config=settings, replicas=replicas, turns=ONE_SLICE, log=None)
     handle = handler(broker).handle
@@ -87,13 +88,13 @@ def test_all_topics_in_the_order_of_their_names() -> None:
     assert following(answer) is None
 
 
-def test_a_partition_is_told_whole() -> None:
+def test_a_partition_has_all_fields() -> None:
     [row] = ask(image(t=1)).topics[0].partitions
     assert (row.error_code, row.leader_id, row.leader_epoch, row.replica_nodes, row.isr_nodes) == (0, 0, 4, [0], [0])
     assert (row.eligible_leader_replicas, row.last_known_elr, row.offline_replicas) == ([], [], [])
 
 
-def test_named_topics_are_answered_once_and_those_that_are_not_there_with_a_code() -> None:
+def test_named_topics_are_answered_once_and_missing_ones_with_a_code() -> None:
     answer = ask(THREE, ["nobody", "b", "a b", "", "b", "x" * 250, "__transaction_state"])
     assert rows(answer) == [
         ("", ErrorCode.INVALID_TOPIC_EXCEPTION, []),
@@ -121,7 +122,7 @@ def test_named_topics_are_answered_once_and_those_that_are_not_there_with_a_code
     ],
 )
 def test_the_clients_limit(limit: int, expected: list[Row], cursor: Place | None) -> None:
-    """At least one partition; what comes next is named even if it doesn't exist."""
+    """At least one partition; the cursor names the next row even if it does not exist."""
     answer = ask(image(b=3, a=2), ["a", "b", "nobody"], limit)
     assert (rows(answer), following(answer)) == (expected, cursor)
 
@@ -147,7 +148,7 @@ def test_the_brokers_limit() -> None:
     ],
 )
 def test_a_page_begins_at_the_cursor(names: list[str], cursor: Place, expected: list[Row]) -> None:
-    """Also where its topic or partition went meanwhile."""
+    """Also if its topic or partition was deleted meanwhile."""
     answer = ask(image(b=3, a=2), names, cursor=cursor)
     assert (rows(answer), following(answer)) == (expected, None)
 
@@ -163,14 +164,14 @@ def test_a_page_begins_at_the_cursor(names: list[str], cursor: Place, expected: 
     ],
 )
 def test_a_cursor_that_cannot_be(names: list[str], cursor: Place, refused: list[str]) -> None:
-    """A topic that wasn't asked for, or a negative partition: every row is refused, as it was asked for; nothing is told."""
+    """A topic outside the request, or a negative partition: every requested row is refused, without details."""
     answer = ask(image(b=3, a=2), names, cursor=cursor)
     assert (rows(answer), following(answer)) == ([(name, ErrorCode.INVALID_REQUEST, []) for name in refused], None)
     assert {topic.topic_authorized_operations for topic in answer.topics} <= {-(2**31)}
 
 
 def test_replicas_that_cannot_serve() -> None:
-    """A broker that isn't alive, and a log directory that is offline here: no leader, listed as offline, and no error."""
+    """A broker that is not live, and a log directory that is offline here: no leader, listed as offline, and no error."""
     dead = PartitionImage((0, 1), (1,), (8,), 1, 5, 7, 3)
     failed = PartitionImage((0,), (0,), (1,), 0, 5, 7, 3)
     topic = TopicImage("t", b"t" * 16, (dead, failed, failed), {}, 3)
@@ -183,10 +184,10 @@ def test_replicas_that_cannot_serve() -> None:
     ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.dictionaries(st.sampled_from(["a", "ab", "b", "c.d", "z"]), st.integers(1, 6)), st.integers(1, 7))
 def test_pages_together_are_everything(counts: dict[str, int], limit: int) -> None:
-    """Following the cursor gives every partition of every topic once, in order, and no page is larger than the limit."""
+    """Following the cursor returns every partition of every topic once, in order, and no page is larger than the limit."""
     seen: list[Place] = []
     cursor: Place | None = None
     while True:

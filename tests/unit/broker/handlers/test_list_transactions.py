@@ -1,4 +1,4 @@
-"""ListTransactions: what is told of many transactional ids, by state, producer, age and pattern; and that nothing holds the loop."""
+"""ListTransactions: rows of many transactional ids, by state, producer, age and pattern; and that nothing blocks the loop."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.list_transactions import ListTransactionsRequest
 
 ONE_SLICE: Any = Turns(None, SimpleNamespace(monotonic_ms=lambda: 0))  # type: ignore[arg-type]
-"""No time passes: each answer is there at once."""
+"""No time passes: each response is there at once."""
 
 NOW_MS = 10_000
 WORK: list[Any] = []
-"""What a worker was given, and who hears of it."""
+"""The work of a worker, and its listener."""
 
 
 def known(*names: str) -> Any:
@@ -78,7 +78,7 @@ def test_names_are_matched_as_a_whole(pattern: str | None, told: list[str]) -> N
 
 
 def test_long_names_are_matched_by_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of 32,000 letters holds the loop for a tenth of a second, if the pattern is of the worst."""
+    """A name of 32,000 characters blocks the loop for 0.1 s with the worst pattern."""
     short, long = "a" * 500, "a" * 501
     in_loop: list[int] = []
     matching = NamePattern.matching
@@ -102,19 +102,19 @@ def test_filters_go_together() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["(", "a{1001}", "(?=a)", "x" * 5_000])
-def test_what_is_no_pattern_is_refused(pattern: str) -> None:
+def test_an_invalid_pattern_is_refused(pattern: str) -> None:
     assert ask([known("a")], transactional_id_pattern=pattern).error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
 
 
-def test_states_that_there_are_not_are_named() -> None:
+def test_unknown_states_are_named() -> None:
     answer = ask([known("a", "b")], state_filters=["Nonsense"])
     assert (answer.unknown_state_filters, answer.transaction_states) == (["Nonsense"], [])
     assert names(ask([known("a", "b")], state_filters=["Nonsense", "Empty"])) == ["a"]
     answer = ask([known("a", "b")], state_filters=["PrepareEpochFence"])
-    assert (answer.unknown_state_filters, answer.transaction_states) == ([], []), "a state that nothing is in"
+    assert (answer.unknown_state_filters, answer.transaction_states) == ([], []), "a state without transactions"
 
 
-def test_what_another_broker_took_over_meanwhile_is_not_told_as_all() -> None:
+def test_a_shard_that_another_broker_took_over_meanwhile_is_an_error() -> None:
     shard = known("a")
     shard.unloaded = True
     assert ask([shard]).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

@@ -1,4 +1,4 @@
-"""A broker that cannot start over its log directory says which file is to blame, keeps nothing, and starts once the file is as it was.
+"""A broker that cannot start over its log directory names the file, holds nothing, and starts once the file is repaired.
 
 Whole brokers on the simulated loop and disk; the same with real processes is in tests/chaos.
 """
@@ -22,7 +22,7 @@ RECORDS = 20
 
 
 async def used(simulation: Simulation) -> None:
-    """A life in which something is produced and deleted, ended cleanly."""
+    """Run a broker, produce, delete, and stop cleanly."""
     await simulation.start()
     load = simulation.loads[0]
     client = await simulation.connect()
@@ -43,7 +43,7 @@ async def stopped(simulation: Simulation) -> None:
 
 
 async def refusal(simulation: Simulation) -> str:
-    """What a start is refused with. The process ends, but nothing is done for it: what it holds then, it holds for ever."""
+    """The message of a refused start. The test cleans up nothing after it: what the start still holds stays held."""
     with pytest.raises(StorageError, match=DIRECTORY) as refused:
         await simulation.start()
     assert simulation.node is not None
@@ -73,7 +73,7 @@ DAMAGE: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
 
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_refused_start_keeps_nothing_and_can_be_repeated(damage: str) -> None:
-    """The lock, the port and the store are free again after each refusal: the third start, over the mended file, serves everything."""
+    """The lock, the port and the store are free again after each refusal: the third start, with the repaired file, serves everything."""
     path, change = DAMAGE[damage]
 
     async def main(simulation: Simulation) -> None:
@@ -92,7 +92,7 @@ def test_a_refused_start_keeps_nothing_and_can_be_repeated(damage: str) -> None:
 
 
 def test_a_directory_in_use_is_refused_until_it_is_free() -> None:
-    """Somebody else holds the lock: the start is refused, and leaves the lock to its holder."""
+    """Another process holds the lock: the start is refused, and leaves the lock to its holder."""
 
     async def main(simulation: Simulation) -> None:
         lock = simulation.filesystem.lock(f"{DIRECTORY}/.lock")
@@ -107,7 +107,7 @@ def test_a_directory_in_use_is_refused_until_it_is_free() -> None:
 
 @pytest.mark.parametrize("operation", ["open", "write", "sync", "rename"])
 def test_a_disk_that_fails_while_starting_loses_nothing(operation: str) -> None:
-    """A start whose first operation of a kind fails ends with a sentence or copes, and the next one finds everything."""
+    """A start whose first operation of a kind fails ends with a message or succeeds, and the next one finds everything."""
 
     async def main(simulation: Simulation) -> None:
         for _ in range(3):

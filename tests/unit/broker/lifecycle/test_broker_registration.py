@@ -1,4 +1,4 @@
-"""What a broker says of the store that it joins."""
+"""Log lines of a broker about the store that it joins."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from lowtide.metadata.etcd_address import parse_address
 @pytest.mark.parametrize(
     ("place", "surplus", "lines"), [("etcd", None, 1), ("etcd", 3, 0), ("etcd", -3, 0), ("/d/lowtide.sqlite", None, 0)]
 )
-def test_an_etcd_that_does_not_tell_its_status_is_a_warning(place: str, surplus: int | None, lines: int) -> None:
-    """Some releases keep the question for the user root. A store in a file has no raft log."""
+def test_an_etcd_that_refuses_its_status_is_a_warning(place: str, surplus: int | None, lines: int) -> None:
+    """Some releases allow the status only to the user root. A store in a file has no raft log."""
     said: list[Any] = []
 
     async def raft_surplus() -> int | None:

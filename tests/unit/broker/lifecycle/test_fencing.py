@@ -1,4 +1,4 @@
-"""A broker that may have been given up acts for nobody, and leads again only what was elected under its new registration."""
+"""A broker whose registration may have ended serves no request, and leads again only what was elected under its new registration."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from lowtide.broker.lifecycle.fencing import UP_LOOK_MS, Fence
 from lowtide.broker.partitions.delayed.produce import DelayedProduce, ProduceWait
 from lowtide.metadata import keys
 from lowtide.metadata.image import MetadataImage
+from lowtide.metadata.image_change import load_image
 from lowtide.metadata.records import PartitionRecord, TopicRecord, encode
 from lowtide.metadata.store import KeyValue
 from lowtide.protocol.errors import ErrorCode
@@ -31,11 +32,11 @@ def image(revision: int, *leader_epochs: tuple[int, int]) -> MetadataImage:
     for number, (leader, epoch) in enumerate(leader_epochs):
         record = PartitionRecord((leader,), (leader,), (epoch,), leader, 0, 0)
         pairs.append(KeyValue(keys.partition(TOPIC_ID, number), encode(record), 1, 1))
-    return MetadataImage.load(sorted(pairs, key=lambda pair: pair.key), revision, prefix=b"")
+    return load_image(sorted(pairs, key=lambda pair: pair.key), revision, prefix=b"")
 
 
 class Session:
-    """A session whose state a test sets, under a clock that a test moves."""
+    """A session whose state and clock a test sets."""
 
     def __init__(self, **state: Any) -> None:
         self.broker_id = BROKER
@@ -49,6 +50,10 @@ class Session:
 
     def monotonic_ms(self) -> int:
         return self.now_ms
+
+    @property
+    def registration(self) -> Any:
+        return self
 
     @property
     def is_fenced(self) -> bool:
@@ -67,7 +72,7 @@ def fence_of(session: Any) -> Fence:
 
 
 def test_a_broker_acts_under_a_registration_that_its_leaders_were_elected_under() -> None:
-    """First none, then one that the image doesn't show, then one whose partitions aren't led anew, then all is well."""
+    """First no registration, then one that the image lacks, then one without new elections, then a complete one."""
     state = Session()
     fence = fence_of(state)
     assert fence.is_up()
@@ -80,8 +85,8 @@ def test_a_broker_acts_under_a_registration_that_its_leaders_were_elected_under(
     assert not fence.is_up()
 
 
-def test_the_fence_is_up_from_the_moment_that_the_session_tells() -> None:
-    """Asked at each answer, to the millisecond; what is renewed moves it, and a lost registration doesn't wait for it."""
+def test_the_fence_is_up_from_the_session_s_deadline() -> None:
+    """It is checked at each response, to the millisecond; a renewal moves the deadline, and a lost registration does not wait for it."""
     state = Session(broker_epoch=7, fenced_from_ms=100, image=image(9, (BROKER, 7)))
     fence = fence_of(state)
     state.now_ms = 99
@@ -91,16 +96,16 @@ def test_the_fence_is_up_from_the_moment_that_the_session_tells() -> None:
     state.fenced_from_ms = 150
     assert not fence.is_up()
     state.broker_epoch = 0
-    assert fence.is_up(), "though 150 is not yet, and nobody has been told"
+    assert fence.is_up(), "although 150 is not reached, and no listener was called"
     state.register(0)
     state.register(10)
-    assert fence.is_up(), "what it leads was won under the registration before"
+    assert fence.is_up(), "its partitions were elected under the previous registration"
     state.image = image(11, (BROKER, 10))
     assert not fence.is_up()
 
 
-def test_those_who_wait_are_told_when_the_fence_turns() -> None:
-    """By the time when the lease may have ended, by the loss of the registration, and when it may act again."""
+def test_waiting_requests_end_when_the_fence_changes() -> None:
+    """When the lease may have ended, at the loss of the registration, and when the broker may act again."""
 
     async def scenario(loop: SimulatedLoop) -> None:
         clock = SimulatedClock(loop)
@@ -132,7 +137,7 @@ def test_those_who_wait_are_told_when_the_fence_turns() -> None:
 
 
 def test_what_is_flushed_behind_a_fence_is_not_acknowledged() -> None:
-    """The flush ends at any time, also after the broker was given up."""
+    """The flush may end at any time, also after the registration ended."""
     partition: Any = SimpleNamespace(topic_partition=TopicPartition("t", 0), log=SimpleNamespace(recovery_point=0))
     fenced = False
 
@@ -140,7 +145,9 @@ def test_what_is_flushed_behind_a_fence_is_not_acknowledged() -> None:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER if fenced else partition
 
     clock: Any = SimpleNamespace(monotonic_ms=lambda: 0)
-    replicas: Any = SimpleNamespace(is_fenced=lambda: fenced, find=find, flushes=SimpleNamespace(watch=lambda _request: True))
+    replicas: Any = SimpleNamespace(
+        is_fenced=lambda: fenced, find=find, waiting=SimpleNamespace(flushes=SimpleNamespace(watch=lambda _request: True))
+    )
     for up in (False, True):
         fenced, partition.log.recovery_point = False, 0
         answer = PartitionProduceResponse(index=0, error_code=ErrorCode.NONE, base_offset=5, log_append_time_ms=-1, log_start_offset=0)

@@ -1,4 +1,4 @@
-"""What is said of a loop that was held, and that nothing is said otherwise."""
+"""Log lines about a blocked loop, and none otherwise."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lowtide.runtime.thread_usage import NO_USAGE, ThreadUsage
 
 
 class HeldClock(SimulatedClock):
-    """Time that goes on while a callback runs: `hold` adds it."""
+    """A clock that advances while a callback runs: `hold` adds time."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
@@ -41,7 +41,7 @@ class Log:
 
 
 def watched(act: Callable[[SimulatedLoop, HeldClock], None], for_ms: int) -> tuple[LoopHealth, list[tuple[str, str, dict[str, Any]]]]:
-    """What a loop's health says in so long a time in which `act` has planned holds."""
+    """The log lines of a loop's health over `for_ms`, in which `act` blocks the loop."""
     log = Log()
 
     async def main(loop: SimulatedLoop) -> LoopHealth:
@@ -66,7 +66,7 @@ def test_a_simulated_loop_is_never_late() -> None:
     assert (seen.lag.max_ms, seen.held.max_ms, lines) == (0, 0, [])
 
 
-def test_a_long_hold_is_a_warning_at_once_and_in_the_minutes_line() -> None:
+def test_a_long_block_is_a_warning_at_once_and_in_the_minutes_line() -> None:
     def act(loop: SimulatedLoop, clock: HeldClock) -> None:
         loop.call_later(1.05, lambda: clock.hold(cpu_ms=WARNING_MS + 50, blocked_ms=100))
 
@@ -80,7 +80,7 @@ def test_a_long_hold_is_a_warning_at_once_and_in_the_minutes_line() -> None:
     assert health.snapshot().held.count_above(200) == 1
 
 
-def test_a_short_hold_is_told_once_a_minute() -> None:
+def test_a_short_hold_is_logged_once_a_minute() -> None:
     def act(loop: SimulatedLoop, clock: HeldClock) -> None:
         for number in range(10):
             loop.call_later(1.05 + number, lambda: clock.hold(cpu_ms=30))
@@ -89,14 +89,14 @@ def test_a_short_hold_is_told_once_a_minute() -> None:
     assert [(level, values["held_too_long"]) for level, _, values in lines] == [("info", 10)]
 
 
-def test_a_busy_machine_is_no_warning_but_long_waits_are_told() -> None:
+def test_a_busy_machine_is_no_warning_but_long_waits_are_logged() -> None:
     _, lines = watched(lambda loop, clock: loop.call_later(1.05, lambda: clock.hold(starved_ms=500)), REPORT_INTERVAL_MS + 1000)
     assert [(level, values["held_too_long"], values["worst_lag"]["starved_ms"]) for level, _, values in lines] == [("info", 0, 500)]
     _, lines = watched(lambda loop, clock: loop.call_later(1.05, lambda: clock.hold(starved_ms=100)), REPORT_INTERVAL_MS + 1000)
     assert lines == []
 
 
-def test_warnings_are_not_without_end() -> None:
+def test_warnings_are_bounded() -> None:
     def act(loop: SimulatedLoop, clock: HeldClock) -> None:
         for number in range(50):
             loop.call_later(1.05 + number / 2, lambda: clock.hold(cpu_ms=WARNING_MS))

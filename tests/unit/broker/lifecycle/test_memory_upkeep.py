@@ -1,4 +1,4 @@
-"""When memory is given back to the system."""
+"""When memory is returned to the system."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lowtide.runtime.heap import system_heap
 
 
 class World:
-    """A heap, a clock, and a worker that does its work when told to."""
+    """A heap, a clock, and a worker that works when the test calls for it."""
 
     def __init__(self) -> None:
         self.now_ms = 0
@@ -37,7 +37,7 @@ class World:
             on_done(work())
 
 
-def test_what_was_freed_is_given_back_once():
+def test_what_was_freed_is_returned_once():
     world = World()
     world.tick()
     world.free = FREED_BYTES_MIN - 1
@@ -46,10 +46,10 @@ def test_what_was_freed_is_given_back_once():
     world.free = FREED_BYTES_MIN
     for _ in range(5):
         world.tick()
-    assert world.trims == 1, "the C library counts it as free still"
+    assert world.trims == 1, "the C library still counts it as free"
 
 
-def test_what_is_freed_again_is_given_back_again():
+def test_what_is_freed_again_is_returned_again():
     world = World()
     for free in (10 * FREED_BYTES_MIN, FREED_BYTES_MIN, 10 * FREED_BYTES_MIN):
         world.free = free
@@ -57,7 +57,7 @@ def test_what_is_freed_again_is_given_back_again():
     assert world.trims == 2
 
 
-def test_nothing_is_asked_twice_within_the_interval_or_while_it_is_done():
+def test_no_trim_is_repeated_within_the_interval_or_while_one_runs():
     world = World()
     world.free = FREED_BYTES_MIN
     world.now_ms = LOOK_INTERVAL_MS

@@ -1,4 +1,4 @@
-"""What the log says of a change of the cluster, of a configuration, of a disk without room, of a recovery: enough, and not too much."""
+"""Log lines about a change of the cluster, a configuration, a full disk, a recovery: enough, and not too many."""
 
 from __future__ import annotations
 
@@ -74,8 +74,11 @@ def test_ten_thousand_elections_are_one_line_of_the_controller() -> None:
     assert told(image_of(1), other, broker_id=1).told == []
 
 
-def test_partitions_that_lose_their_leader_are_told() -> None:
-    assert told(image_of(1), image_of(-1, 2)).events == ["partitions have no leader"]
+def test_partitions_that_lose_their_leader_are_logged() -> None:
+    """It names the brokers that can end it."""
+    ((event, values),) = told(image_of(1), image_of(-1, 2)).told
+    assert event == "partitions have no leader"
+    assert values["some_partitions"][0] == {"partition": "t-0", "leader_epoch": 2, "waits_for": [1, 2]}
 
 
 def test_a_change_without_another_leader_is_no_election() -> None:
@@ -92,7 +95,7 @@ def test_reassignments_begin_and_end_with_a_line_each() -> None:
     assert ended.told[0][1]["some_partitions"][0] == {"partition": "t-0", "replicas": [1, 2]}
 
 
-def test_brokers_that_are_fenced_and_back_are_told() -> None:
+def test_brokers_that_are_fenced_and_return_are_logged() -> None:
     old, new = image_of(1, brokers={1: 10, 2: 20}), image_of(1, brokers={2: 21, 4: 40})
     assert told(old, new, brokers=(1, 2, 4)).told == [
         ("broker is fenced", {"broker": 1, "broker_epoch": 10}),
@@ -101,7 +104,7 @@ def test_brokers_that_are_fenced_and_back_are_told() -> None:
     ]
 
 
-def test_what_happens_without_a_controller_is_told_by_the_next_one() -> None:
+def test_what_happens_without_a_controller_is_logged_by_the_next_one() -> None:
     """The broker that is fenced may have been the controller."""
     before = msgspec.structs.replace(image_of(1, brokers={1: 10, 2: 20, CONTROLLER: 30}), controller_id=1)
     dead = msgspec.structs.replace(image_of(2, 2, brokers={2: 20, CONTROLLER: 30}), controller_id=1)
@@ -119,7 +122,7 @@ def test_what_happens_without_a_controller_is_told_by_the_next_one() -> None:
     assert found == {2: [], CONTROLLER: ["this broker is the controller", "broker is fenced", "leaders are elected"]}
 
 
-def test_a_changed_configuration_is_told_with_key_old_and_new_value() -> None:
+def test_a_changed_configuration_is_logged_with_key_old_and_new_value() -> None:
     log = Lines()
     tell_changes(
         Resource(ResourceType.TOPIC, "t"),
@@ -136,7 +139,7 @@ def test_a_changed_configuration_is_told_with_key_old_and_new_value() -> None:
 
 
 @pytest.mark.parametrize("key", ["ssl.keystore.password", "no.such.key"])
-def test_a_secret_is_never_told(key: str) -> None:
+def test_a_secret_is_never_logged(key: str) -> None:
     log = Lines()
     tell_changes(Resource(ResourceType.BROKER, "1"), {key: "old secret"}, {key: "new secret", "log.retention.ms": "5"}, log)
     assert [(what["key"], what["old_value"], what["new_value"]) for _, what in log.told] == sorted(
@@ -145,21 +148,22 @@ def test_a_secret_is_never_told(key: str) -> None:
 
 
 class Directories:
-    """Of the log manager what the watch asks."""
+    """The part of the log manager that the watch uses."""
 
     paths = ("/a", "/b")
 
     def __init__(self) -> None:
         self.free = {"/a": 1 << 40, "/b": 1 << 40}
         self.refused: set[str] = set()
-        self.offline_directories: dict[str, str] = {}
+        self.offline: dict[str, str] = {}
         self.without_room: set[str] = set()
+        self.without_holes: list[str] = []
 
     def take_refused(self, path: str) -> bool:
         return path in self.refused
 
     def free_bytes(self, path: str) -> int:
-        if path in self.offline_directories:
+        if path in self.offline:
             raise StorageError(path, "gone")
         return self.free[path]
 
@@ -173,7 +177,7 @@ class Directories:
 
 
 class Watched:
-    """The watch on a clock of its own."""
+    """The watch on its own clock."""
 
     def __init__(self, loop: SimulatedLoop) -> None:
         self.directories, self.log = Directories(), Lines()
@@ -197,7 +201,7 @@ def watch(act: Any) -> None:
 
 
 @pytest.mark.parametrize("by_quota", [True, False])
-def test_a_disk_without_room_is_told_at_once_each_minute_and_when_it_is_over(by_quota: bool) -> None:  # noqa: FBT001
+def test_a_disk_without_room_is_logged_at_once_each_minute_and_when_it_is_over(by_quota: bool) -> None:  # noqa: FBT001
     def act(world: Watched) -> None:
         assert world.tick(5) == []
         if by_quota:
@@ -223,7 +227,7 @@ def test_a_disk_without_room_is_told_at_once_each_minute_and_when_it_is_over(by_
     watch(act)
 
 
-def test_a_disk_that_has_room_now_and_then_is_not_told_as_over_each_time() -> None:
+def test_a_disk_that_has_room_now_and_then_is_not_logged_as_over_each_time() -> None:
     def act(world: Watched) -> None:
         for _ in range(6):
             world.directories.refused.add("/b")
@@ -235,13 +239,22 @@ def test_a_disk_that_has_room_now_and_then_is_not_told_as_over_each_time() -> No
     watch(act)
 
 
-def test_an_offline_directory_is_not_told_as_full() -> None:
+def test_an_offline_directory_is_not_logged_as_full() -> None:
     def act(world: Watched) -> None:
         world.directories.free["/a"] = 0
         world.tick()
-        world.directories.offline_directories["/a"] = "it failed"
+        world.directories.offline["/a"] = "it failed"
         assert world.tick(200) == []
         assert world.directories.without_room == set()
+
+    watch(act)
+
+
+def test_a_directory_whose_file_system_makes_no_holes_is_named_once() -> None:
+    def act(world: Watched) -> None:
+        world.directories.without_holes.append("/b")
+        world.tick(100)
+        assert [(what["directory"], event.endswith("the file system makes no holes")) for event, what in world.log.told] == [("/b", True)]
 
     watch(act)
 
@@ -250,16 +263,17 @@ def test_the_command_line_and_the_broker_mean_the_same_by_no_room() -> None:
     assert full_directories.ROOM_MIN_BYTES == ROOM_MIN_BYTES
 
 
-def test_a_recovery_is_told_with_what_it_cut() -> None:
+def test_a_recovery_is_logged_with_what_it_cut() -> None:
     reports = {TopicPartition("t", number): LoadReport(bytes_cut=number, reason="a torn batch") for number in range(LOGS_NAMED + 5)}
-    manager = SimpleNamespace(recoveries=[Recovery("/a", False, 7, 9, 300)], load_reports=reports, logs={})  # noqa: FBT003
+    directories = SimpleNamespace(recoveries=[Recovery("/a", False, 7, 9, 300)], load_reports=reports)  # noqa: FBT003
+    manager = SimpleNamespace(directories=directories, logs={})
     log = Lines()
     tell_recoveries(cast("LogManager", manager), 1234, log)
     assert log.told[0] == (
         "log directory is recovered after an unclean stop",
         {"directory": "/a", "logs": 7, "segments_checked": 9, "bytes_cut": 300, "duration_ms": 1234},
     )
-    assert log.events[1:] == ["log is mended"] * LOGS_NAMED + ["more logs are mended"]
+    assert log.events[1:] == ["log is repaired"] * LOGS_NAMED + ["more logs are repaired"]
     assert log.told[2][1]["partition"] == "t-1"
     assert log.told[2][1]["bytes_cut"] == 1
     assert log.told[-1][1]["logs"] == 5

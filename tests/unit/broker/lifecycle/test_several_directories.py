@@ -1,4 +1,4 @@
-"""A broker with several log directories, of which one fails: what clients see, what goes on, and when the broker gives up.
+"""A broker with several log directories, of which one fails: what clients see, what continues, and when the broker stops.
 
 Whole brokers on the simulated loop and disk; the same with real processes is in tests/chaos.
 """
@@ -16,6 +16,7 @@ import pytest
 from lowtide.broker.config.broker_config import BrokerConfig, load_config
 from lowtide.broker.lifecycle.adoption import ADOPTION_WISH
 from lowtide.metadata.memory import MemoryDisk
+from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from lowtide.protocol.messages.delete_topics import DeleteTopicsRequest
@@ -23,7 +24,6 @@ from lowtide.protocol.messages.describe_log_dirs import DescribableLogDirTopic, 
 from lowtide.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersTopicRequest
 from lowtide.protocol.messages.metadata import MetadataRequest
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from lowtide.protocol.records import build_batch
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.simulation.broker_simulation import DIRECTORY, HOST, PORT, TOPIC, Simulation
 from lowtide.simulation.client import WireClient
@@ -45,7 +45,7 @@ class SeveralDisks(Simulation):
         return load_config(settings=settings)
 
     async def begin(self) -> WireClient:
-        """A first life, with a topic whose partitions are spread over the directories."""
+        """Start the broker, with a topic whose partitions are spread over the directories."""
         await self.start()
         client = await self.connect()
         assert await self.create(client, TOPIC, PARTITIONS) == ErrorCode.NONE
@@ -84,7 +84,7 @@ class SeveralDisks(Simulation):
         }
 
     async def leaderless(self, client: WireClient, topic: str) -> list[int]:
-        """The partitions that Metadata tells without a leader, and this broker as their offline replica."""
+        """The partitions that Metadata returns without a leader, and this broker as their offline replica."""
         [row] = [row for row in (await client.request(MetadataRequest(topics=None), 12)).topics if row.name == topic]
         for partition in row.partitions:
             is_offline = partition.error_code == ErrorCode.LEADER_NOT_AVAILABLE
@@ -105,7 +105,7 @@ def simulated(main: Callable[[SeveralDisks], Coroutine[Any, Any, None]]) -> None
 
 
 @pytest.mark.parametrize("operation", ["write", "sync"])
-def test_a_directory_that_fails_takes_its_partitions_along_and_nothing_else(operation: Any) -> None:
+def test_a_directory_that_fails_fails_its_partitions_and_no_others(operation: Any) -> None:
     async def main(simulation: SeveralDisks) -> None:
         client = await simulation.begin()
         before = await simulation.directories(client)
@@ -116,7 +116,7 @@ def test_a_directory_that_fails_takes_its_partitions_along_and_nothing_else(oper
         if operation == "sync":
             assert simulation.broker is not None
             simulation.broker.log_manager.flush(simulation.broker.log_manager.logs[TOPIC, lost[0]])  # type: ignore[index]
-            while not simulation.broker.log_manager.offline_directories:
+            while not simulation.broker.log_manager.directories.offline:
                 await simulation.produce(client, TOPIC, before[DISKS[0]][TOPIC][0])
         for partition in range(PARTITIONS):
             expected = ErrorCode.KAFKA_STORAGE_ERROR if partition in lost else ErrorCode.NONE
@@ -144,8 +144,8 @@ def test_a_directory_that_fails_takes_its_partitions_along_and_nothing_else(oper
     simulated(main)
 
 
-def test_topics_are_made_and_deleted_while_a_directory_is_offline() -> None:
-    """New partitions go to the good ones; a name whose old log can't be removed is free all the same, and stays free of it."""
+def test_topics_are_created_and_deleted_while_a_directory_is_offline() -> None:
+    """New partitions go to the good ones; a name whose old log cannot be removed is free anyway, and the old log never returns under it."""
 
     async def main(simulation: SeveralDisks) -> None:
         client = await simulation.begin()
@@ -189,7 +189,7 @@ def test_the_broker_stops_when_the_directory_of_its_metadata_fails() -> None:
 
 
 def test_the_broker_stops_when_its_metadata_store_fails() -> None:
-    """Nobody knows what its disk holds, so nothing can be decided on it any more."""
+    """The contents of its disk are unknown, so they are no basis for decisions."""
 
     async def main(simulation: SeveralDisks) -> None:
         client = await simulation.begin()
@@ -207,8 +207,8 @@ def test_the_broker_stops_when_its_metadata_store_fails() -> None:
     simulated(main)
 
 
-def test_a_log_waits_for_room_and_is_made_when_there_is_some() -> None:
-    """A full disk is no failed disk: the partition is offline until something is deleted."""
+def test_a_log_waits_for_room_and_is_created_when_there_is_some() -> None:
+    """A full disk is no disk failure: the partition is offline until something is deleted."""
 
     async def main(simulation: SeveralDisks) -> None:
         client = await simulation.begin()
@@ -222,7 +222,7 @@ def test_a_log_waits_for_room_and_is_made_when_there_is_some() -> None:
         for partition in range(4):
             assert await simulation.produce(client, "wide", partition) == ErrorCode.NONE
         assert simulation.broker is not None
-        assert not simulation.broker.log_manager.offline_directories
+        assert not simulation.broker.log_manager.directories.offline
 
     simulated(main)
 
@@ -230,7 +230,7 @@ def test_a_log_waits_for_room_and_is_made_when_there_is_some() -> None:
 # A start with a directory that fails or is missing
 
 
-def test_a_broker_starts_without_one_of_its_directories_and_makes_nothing_anew() -> None:
+def test_a_broker_starts_without_one_of_its_directories_and_re_creates_nothing() -> None:
     async def main(simulation: SeveralDisks) -> None:
         client = await simulation.begin()
         lost = (await simulation.directories(client))[DISKS[1]][TOPIC]
@@ -300,7 +300,7 @@ def test_lost_metadata_refuse_the_start_unless_the_operator_says_otherwise() -> 
 
 @pytest.mark.parametrize("operations", range(0, 60, 4))
 def test_an_adoption_that_is_cut_off_goes_on_at_the_next_start(operations: int) -> None:
-    """Whatever of it is in the metadata already."""
+    """For any part of it that is in the metadata already."""
 
     async def main(simulation: SeveralDisks) -> None:
         client = await simulation.begin()
@@ -328,7 +328,7 @@ def test_an_adoption_that_is_cut_off_goes_on_at_the_next_start(operations: int) 
 
 
 def test_a_compacted_topic_of_a_killed_kafka_keeps_its_policy_and_its_records() -> None:
-    """Compaction leaves gaps between segments, which are no damage, whatever the policy that logs are loaded with."""
+    """Gaps that compaction leaves between segments are no damage, for any policy at loading."""
 
     async def main(simulation: SeveralDisks) -> None:
         filesystem = simulation.filesystem
@@ -412,7 +412,7 @@ def test_producers_are_described_as_asked() -> None:
             for topic in response.topics
             for row in topic.partitions
         }
-        assert sum(len(topic.partitions) for topic in response.topics) == len(found) == 5, "each is told once"
+        assert sum(len(topic.partitions) for topic in response.topics) == len(found) == 5, "each is returned once"
         assert found == {
             (TOPIC, 0): (ErrorCode.NONE, False, 1),
             (TOPIC, 1): (ErrorCode.NONE, False, 0),
@@ -428,8 +428,8 @@ def test_producers_are_described_as_asked() -> None:
 
 
 @pytest.mark.parametrize("path", ["lowtide-registration", "lowtide-log-dirs"])
-def test_a_directory_that_fails_while_the_broker_starts_has_its_partitions_told_as_offline(path: str) -> None:
-    """It was loaded already, but nobody hosted its logs yet."""
+def test_a_directory_that_fails_while_the_broker_starts_has_its_partitions_reported_as_offline(path: str) -> None:
+    """The directory was loaded already, but its logs were not hosted yet."""
 
     async def main(simulation: SeveralDisks) -> None:
         client = await simulation.begin()
@@ -447,7 +447,7 @@ def test_a_directory_that_fails_while_the_broker_starts_has_its_partitions_told_
 
 
 @pytest.mark.parametrize("path", ["lowtide-registration", "lowtide-log-dirs"])
-def test_a_broker_whose_directories_fail_while_it_starts_serves_nobody(path: str) -> None:
+def test_a_broker_whose_directories_fail_while_it_starts_serves_no_client(path: str) -> None:
     """The first one has the metadata, so it may not fail either."""
 
     async def main(simulation: SeveralDisks) -> None:

@@ -1,4 +1,4 @@
-"""Lines about leaders that lack records: few, whatever the number of partitions, and told by who has to know."""
+"""Log lines about leaders that lack records: few, for any number of partitions, from the controller and the new leader."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.lifecycle.unclean_elections import tell_unclean_elections
+from lowtide.broker.lifecycle.unclean_elections import UncleanElections
 from lowtide.metadata.image import ImageDelta, MetadataImage, PartitionImage, TopicImage
 
 TOPIC_ID = b"T" * 16
@@ -29,10 +29,12 @@ def image_of(leader: int) -> MetadataImage:
     )
 
 
-@pytest.mark.parametrize(("broker_id", "lines"), [(1, 0), (2, 1), (3, 1)])
-def test_the_controller_and_the_new_leader_tell_it(broker_id: int, lines: int) -> None:
+@pytest.mark.parametrize(("broker_id", "lines", "count"), [(1, 0, 0), (2, 1, 0), (3, 1, COUNT)])
+def test_the_controller_and_the_new_leader_log_it_and_the_controller_counts(broker_id: int, lines: int, count: int) -> None:
     log = Lines()
     new = image_of(2)
-    tell_unclean_elections(broker_id, (image_of(1), new), ImageDelta(topics_changed=tuple(new.topics.values())), log)
+    elections = UncleanElections(broker_id, log)
+    elections.on_image(image_of(1), new, ImageDelta(topics_changed=tuple(new.topics.values())))
+    assert elections.count == count
     assert [what for _, what in log.told] == [{"partitions": COUNT, "some_partitions": [f"t-{number}" for number in range(5)]}] * lines
     assert len({event for event, _ in log.told}) == lines

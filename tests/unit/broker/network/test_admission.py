@@ -1,4 +1,4 @@
-"""Which connections are admitted, and which give way to others."""
+"""Which connections are admitted, and which are closed for others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lowtide.broker.config.broker_config import load_config
 from lowtide.broker.config.connection_overrides import OVERRIDES, PER_IP, parse_overrides
 from lowtide.broker.config.key import ConfigError
 from lowtide.broker.descriptors import DESCRIPTORS_MIN, share_out
-from lowtide.broker.network.admission import IDLE_MS, SILENT_MS, Admission, Admitted, ConnectionLimits
+from lowtide.broker.network.admission import IDLE_MS, LOGIN_MS, LOGINS_MIN, SILENT_MS, Admission, Admitted, ConnectionLimits
 
 
 class Client:
@@ -18,7 +18,7 @@ class Client:
         self._world = world
         self.name = name
         self.listener_name = listener
-        self.address = address
+        self.client_address = address
         self.last_active_ms = world.now_ms - 1
         self.connected_ms = world.now_ms
         self.closed = False
@@ -27,6 +27,7 @@ class Client:
 
     def close(self, reason: str) -> None:
         self.closed, self.reason = True, reason
+        self._world.logins.pop(self, None)
 
     def sends(self) -> None:
         self.last_active_ms = self._world.now_ms
@@ -38,12 +39,17 @@ class World:
     def __init__(self, total: int, per_address: int = 100, **limits: object) -> None:
         self.now_ms = 1_000_000
         self.connections: dict[Admitted, None] = {}
+        self.logins: dict[Admitted, None] = {}
         self.admission = Admission(ConnectionLimits(total, "the limit is reached", per_address, **limits), lambda: self.now_ms)  # type: ignore[arg-type]
 
-    def connect(self, name: str, *, listener: str = "PLAINTEXT", address: str = "10.0.0.1", sends: bool = True) -> Client:
+    def connect(
+        self, name: str, *, listener: str = "PLAINTEXT", address: str = "10.0.0.1", sends: bool = True, logs_in: bool = True
+    ) -> Client:
         client = Client(self, name, listener=listener, address=address)
         self.connections[client] = None
-        refused = self.admission.admit(client, self.connections)
+        if not logs_in:
+            self.logins[client] = None
+        refused = self.admission.admit(client, self.connections, self.logins)
         if refused is not None:
             client.close(refused)
         elif sends:
@@ -57,13 +63,13 @@ class World:
             self.admission.left(client)
 
 
-def test_a_connection_above_the_limit_is_closed_while_all_others_are_used():
+def test_a_connection_above_the_limit_is_closed_while_all_others_are_in_use():
     world = World(total=2)
     first, second, third = (world.connect(name) for name in ("first", "second", "third"))
     assert (first.closed, second.closed, third.reason) == (False, False, "the limit is reached")
 
 
-def test_the_connection_that_was_idle_for_longest_gives_way():
+def test_the_connection_that_was_idle_for_longest_is_closed_first():
     world = World(total=2)
     first, second = world.connect("first"), world.connect("second")
     world.now_ms += IDLE_MS
@@ -72,7 +78,7 @@ def test_the_connection_that_was_idle_for_longest_gives_way():
     assert (first.closed, second.closed, third.closed) == (False, True, False)
 
 
-def test_a_connection_that_waits_for_an_answer_does_not_give_way():
+def test_a_connection_that_waits_for_an_answer_is_not_closed():
     world = World(total=1)
     waiting = world.connect("waiting")
     waiting.busy = True
@@ -81,7 +87,7 @@ def test_a_connection_that_waits_for_an_answer_does_not_give_way():
     assert not waiting.closed
 
 
-def test_a_flood_of_silent_connections_gives_way_from_its_end():
+def test_of_a_flood_of_silent_connections_the_newest_are_closed_first():
     """An honest client that connected before the flood, and has sent nothing yet, keeps its connection."""
     world = World(total=3)
     honest = world.connect("honest", sends=False)
@@ -96,7 +102,7 @@ def test_a_flood_of_silent_connections_gives_way_from_its_end():
     assert (honest.closed, flood[0].closed, flood[1].closed, late.closed) == (False, False, True, False)
 
 
-def test_what_was_closed_counts_no_more_though_its_socket_is_there_yet():
+def test_a_closed_connection_does_not_count_though_its_socket_is_still_there():
     world = World(total=2)
     for name in ("first", "second"):
         world.connect(name)
@@ -109,14 +115,14 @@ def test_what_was_closed_counts_no_more_though_its_socket_is_there_yet():
     assert len(world.connections) == 2
 
 
-def test_a_connection_of_a_broker_takes_the_place_of_a_client_that_is_used():
+def test_a_connection_of_a_broker_takes_the_place_of_an_active_client():
     world = World(total=2, brokers_listener="INTERNAL")
     older, newer = world.connect("older"), world.connect("newer")
     broker = world.connect("broker", listener="INTERNAL")
     assert (older.closed, newer.closed, broker.closed) == (True, False, False)
 
 
-def test_a_connection_of_a_broker_gives_way_to_nobody():
+def test_a_connection_of_a_broker_is_never_closed_for_another():
     world = World(total=1, brokers_listener="INTERNAL")
     broker = world.connect("broker", listener="INTERNAL")
     world.now_ms += 10 * IDLE_MS
@@ -125,7 +131,44 @@ def test_a_connection_of_a_broker_gives_way_to_nobody():
     assert not broker.closed
 
 
-def test_each_address_has_its_number_and_some_have_another():
+def test_clients_that_do_not_log_in_have_half_of_the_places():
+    """Though they have sent something. The oldest gives way to the next, when it has had time; a client that is logged in never does."""
+    world = World(4 * LOGINS_MIN)
+    early = [world.connect(f"in {number}") for number in range(LOGINS_MIN)]
+    flood = [world.connect(f"flood {number}", logs_in=False) for number in range(2 * LOGINS_MIN)]
+    world.now_ms += IDLE_MS - LOGIN_MS
+    assert not any(client.closed for client in (*early, *flood))
+    late = world.connect("late", logs_in=False)
+    assert flood[0].closed
+    assert not late.closed
+    young = [world.connect(f"young {number}", logs_in=False) for number in range(2 * LOGINS_MIN)]
+    refused = [client for client in young if client.closed]
+    assert [client.reason for client in refused] == [f"{2 * LOGINS_MIN} connections have still to log in"]
+    assert not any(client.closed for client in early)
+    assert not any(world.connect(f"others {number}").closed for number in range(LOGINS_MIN))
+
+
+def test_a_login_that_takes_long_gives_way_before_a_client_that_is_logged_in():
+    world = World(3)
+    early = world.connect("early")
+    waiting = [world.connect("first", logs_in=False), world.connect("second", logs_in=False)]
+    world.now_ms += 2 * IDLE_MS
+    assert not world.connect("next").closed
+    assert [client.closed for client in (early, *waiting)] == [False, True, False]
+
+
+def test_a_broker_that_logs_in_needs_no_place_of_the_clients():
+    world = World(2 * LOGINS_MIN, brokers_listener="BROKERS")
+    flood = [world.connect(f"flood {number}", logs_in=False) for number in range(LOGINS_MIN)]
+    brokers = [world.connect(f"broker {number}", listener="BROKERS", logs_in=False) for number in range(3)]
+    assert not any(client.closed for client in (*flood, *brokers))
+    world.now_ms += LOGIN_MS
+    for number in range(LOGINS_MIN):
+        world.connect(f"more {number}", logs_in=False)
+    assert not any(client.closed for client in brokers)
+
+
+def test_each_address_has_the_limit_and_some_have_an_override():
     world = World(total=100, per_address=1, overrides={"10.0.0.2": 2, "10.0.0.3": 0})
     assert [world.connect("a").closed for _ in range(2)] == [False, True]
     assert [world.connect("b", address="10.0.0.2").closed for _ in range(3)] == [False, False, True]

@@ -1,4 +1,4 @@
-"""Answers that clients ask for and don't read: their memory is bounded, and those who read are served."""
+"""Responses that clients request and do not read: their memory is bounded, and clients that read are served."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LIMIT = 5_000_000
 
 
 class Client:
-    """A writer as its client leaves it."""
+    """A writer with a given number of unread bytes."""
 
     def __init__(self, unread_bytes: int) -> None:
         self.unread_bytes = unread_bytes
@@ -23,7 +23,7 @@ class Client:
         self.closed = True
 
 
-def test_the_one_that_has_read_nothing_for_longest_goes_first() -> None:
+def test_the_client_that_has_read_nothing_for_longest_is_closed_first() -> None:
     now = [0]
     memory = AnswerMemory(100, lambda: now[0])
     reads, silent, later = Client(40), Client(40), Client(40)
@@ -36,7 +36,7 @@ def test_the_one_that_has_read_nothing_for_longest_goes_first() -> None:
     assert memory.used_bytes == 39 + 40
 
 
-def test_what_was_read_counts_no_more() -> None:
+def test_bytes_that_were_read_do_not_count() -> None:
     memory = AnswerMemory(100, lambda: 0)
     clients = [Client(60), Client(60)]
     memory.note(clients[0])
@@ -73,7 +73,7 @@ def test_many_that_never_read_are_closed_and_one_that_reads_is_served() -> None:
     simulate(run)
 
 
-def test_nothing_is_counted_of_connections_that_are_gone() -> None:
+def test_closed_connections_do_not_count() -> None:
     async def run(world: World) -> None:
         for number in range(3):
             silent, asks = await world.client()

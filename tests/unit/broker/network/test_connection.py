@@ -1,4 +1,4 @@
-"""A connection: whole frames from any cut of the stream, answers in order, and limits that hold."""
+"""A connection: whole frames from any split of the stream, responses in order, and limits."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 
 from lowtide.broker.network.admission import ConnectionLimits
-from lowtide.broker.network.connection import PARKED_PRODUCE_LIMIT
 from lowtide.broker.network.connection_host import SCRATCH_BYTES, ConnectionHost
 from lowtide.broker.network.dispatcher import Routes
+from lowtide.broker.network.request_times import ApiTimes
 from lowtide.broker.network.routes import Route
 from lowtide.broker.network.server import Server
 from lowtide.broker.network.slow_clients import HALF_CLOSED_GRACE_MS
 from lowtide.broker.network.slow_lane import Refusals
+from lowtide.broker.network.turn_taking import PARKED_PRODUCE_LIMIT as PARKED_MAX
 from lowtide.broker.pending import Pending
 from lowtide.broker.turns import Turns
 from lowtide.protocol.errors import ProtocolError
@@ -50,7 +51,7 @@ class Log:
 
 
 class FakeDispatcher:
-    """Routes that echo, park, or fail. The body of a request is what comes after its eight bytes of header."""
+    """Routes that echo, park, or fail. The body of a request follows its eight bytes of header."""
 
     def __init__(self) -> None:
         self.parked: list[tuple[bytes, Pending[bytes]]] = []
@@ -84,6 +85,7 @@ class FakeDispatcher:
             read=lambda buffer, start, stop: (bytes(buffer[start + 10 : stop]), None),
             write=lambda correlation_id, response: [struct.pack(">ii", len(response) + 4, correlation_id) + response],
             large=None,  # type: ignore[arg-type]  # none of these is large
+            **dict.fromkeys(("times", "follower_times"), ApiTimes("test")),  # type: ignore[arg-type]
         )
 
 
@@ -92,8 +94,7 @@ class World:
 
     def __init__(self, loop: SimulatedLoop, request_memory_bytes: int = 1 << 24, maximum_connections: int = 1000) -> None:
         self.dispatcher = FakeDispatcher()
-        self.log = Log()
-        self.clock = SimulatedClock(loop)
+        self.log, self.clock = Log(), SimulatedClock(loop)
         self.host = ConnectionHost(
             dispatcher=self.dispatcher,  # type: ignore[arg-type]
             clock=self.clock,
@@ -119,12 +120,11 @@ class World:
 
 @pytest.fixture(autouse=True, params=["free", "slow lane"])
 def lane(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """All that is true of a connection is true of one in the slow lane."""
+    """Each test runs with a normal connection and with one in the slow lane."""
     if request.param == "slow lane":
         monkeypatch.setattr(Refusals, "is_troubled", lambda *_: True)
         monkeypatch.setattr("lowtide.broker.network.slow_lane.TURNS", 1 << 30)
-    lane: str = request.param
-    return lane
+    return str(request.param)
 
 
 def frame(key: int, correlation_id: int, body: bytes = b"") -> bytes:
@@ -168,7 +168,7 @@ def test_requests_survive_every_cut_of_the_stream() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_large_frames_in_random_pieces(seed: int) -> None:
-    """Frames beyond the shared buffer, and small ones around them, delivered as the network pleases."""
+    """Frames beyond the shared buffer, and small ones around them, delivered in random pieces."""
     bodies = [random.Random(seed).randbytes(size) for size in (10, 700_000, 3, 65_528, 262_144, 1)]
 
     async def run(world: World) -> None:
@@ -181,11 +181,11 @@ def test_large_frames_in_random_pieces(seed: int) -> None:
     simulate(run, seed)
 
 
-def test_what_comes_in_the_millisecond_of_connecting_counts() -> None:
-    """Such a connection was taken for one that has sent nothing, and gave way to the next flood of silent ones."""
+def test_bytes_that_arrive_with_the_connection_count() -> None:
+    """Such a connection was counted as one that has sent nothing, and was closed in the next flood of silent ones."""
 
     async def scenario(world: World) -> None:
-        world.host.now_ms = lambda: 1_000  # type: ignore[method-assign]
+        world.host.clock.now_ms, world.host.clock.now_ns = lambda: 1_000, lambda: 1_000_000_000
         _, writer = await world.client()
         await asyncio.sleep(0.1)
         (connection,) = world.host.connections
@@ -198,7 +198,7 @@ def test_what_comes_in_the_millisecond_of_connecting_counts() -> None:
 
 
 def test_answers_keep_the_order_of_requests() -> None:
-    """A request behind a parked one waits, and its answer comes second."""
+    """A request behind a parked one waits, and its response is second."""
 
     async def run(world: World) -> None:
         reader, writer = await world.client()
@@ -216,16 +216,16 @@ def test_answers_keep_the_order_of_requests() -> None:
 def test_parked_produces_overlap_up_to_the_limit_and_answer_in_order() -> None:
     async def run(world: World) -> None:
         reader, writer = await world.client()
-        count = PARKED_PRODUCE_LIMIT + 4
+        count = PARKED_MAX + 4
         for number in range(count):
             writer.write(frame(PARK_PRODUCE, number, b"%d" % number))
         await asyncio.sleep(0.5)
         parked = world.dispatcher.parked
-        assert len(parked) == PARKED_PRODUCE_LIMIT
-        for body, pending in reversed(parked[:PARKED_PRODUCE_LIMIT]):
+        assert len(parked) == PARKED_MAX
+        for body, pending in reversed(parked[:PARKED_MAX]):
             pending.complete(body)
         await asyncio.sleep(0.5)
-        for body, pending in parked[PARKED_PRODUCE_LIMIT:]:
+        for body, pending in parked[PARKED_MAX:]:
             pending.complete(body)
         for number in range(count):
             assert await answer(reader) == (number, b"%d" % number)
@@ -234,14 +234,14 @@ def test_parked_produces_overlap_up_to_the_limit_and_answer_in_order() -> None:
 
 
 def test_answers_behind_a_parked_produce_are_as_few_as_parked_produces() -> None:
-    """They can't be sent before it, however long the disk takes: a client must not have any number of them made."""
+    """They cannot be sent before the parked response, however long the disk takes, so their number must be bounded."""
 
     async def run(world: World) -> None:
         reader, writer = await world.client()
         writer.write(frame(PARK_PRODUCE, 0, b"p"))
         writer.write(b"".join(frame(LARGE, number, b"x") for number in range(1, 40)))
         await asyncio.sleep(1)
-        assert len(world.dispatcher.executed) == PARKED_PRODUCE_LIMIT
+        assert len(world.dispatcher.executed) == PARKED_MAX
         world.dispatcher.parked[0][1].complete(b"p")
         for number in range(40):
             assert (await answer(reader))[0] == number
@@ -250,8 +250,8 @@ def test_answers_behind_a_parked_produce_are_as_few_as_parked_produces() -> None
 
 
 @pytest.mark.parametrize("reset", [True, False])
-def test_parked_request_is_abandoned_when_the_client_goes(reset: bool) -> None:
-    """At once when the connection is reset; a plain close looks like a half-close, and is given some time."""
+def test_parked_request_is_abandoned_when_the_client_disconnects(reset: bool) -> None:
+    """At once when the connection is reset; a plain close looks like a half-close, and the request is kept for some time."""
 
     async def run(world: World) -> None:
         reader, writer = await world.client()
@@ -290,7 +290,7 @@ def test_half_closed_client_gets_its_answers() -> None:
 
 
 @pytest.mark.parametrize("length", [0, -1, MAXIMUM_FRAME_BYTES + 1, 2**31 - 1, -(2**31)])
-def test_impossible_length_closes_and_says_why(length: int) -> None:
+def test_impossible_length_closes_and_logs_why(length: int) -> None:
     """Whole in one piece, and with the length itself cut in two."""
 
     async def run(world: World) -> None:
@@ -333,7 +333,7 @@ def test_idle_connection_is_closed_but_not_one_that_waits() -> None:
 
 
 def test_client_that_reads_nothing_stops_being_served() -> None:
-    """It may have a few answers of a megabyte under way, not a hundred."""
+    """A few responses of a megabyte may be pending, not a hundred."""
 
     async def run(world: World) -> None:
         reader, writer = await world.client()
@@ -349,8 +349,8 @@ def test_client_that_reads_nothing_stops_being_served() -> None:
     simulate(run)
 
 
-def test_a_closed_connection_is_gone_without_the_collector() -> None:
-    """Objects that were frozen while it was open are never looked at again."""
+def test_a_closed_connection_is_freed_without_the_collector() -> None:
+    """The collector never visits objects that were frozen while the connection was open."""
 
     async def run(world: World) -> None:
         reader, writer = await world.client()
@@ -368,7 +368,7 @@ def test_a_closed_connection_is_gone_without_the_collector() -> None:
     simulate(run)
 
 
-def test_an_answer_that_cannot_be_written_costs_its_connection_and_is_reported() -> None:
+def test_an_answer_that_cannot_be_written_closes_its_connection_and_is_reported() -> None:
     async def run(world: World) -> None:
         reader, writer = await world.client()
         writer.write(frame(UNWRITABLE, 1, b"x"))
@@ -379,15 +379,15 @@ def test_an_answer_that_cannot_be_written_costs_its_connection_and_is_reported()
     simulate(run)
 
 
-def test_who_sends_much_at_once_lets_others_have_their_turn() -> None:
-    """And is executed whole, in order, and no parked request is overtaken by the next turn."""
+def test_a_client_that_sends_much_at_once_does_not_block_others() -> None:
+    """All its requests are executed, in order, and the next turn overtakes no parked request."""
 
     async def run(world: World) -> None:
         reader, writer = await world.client()
         other_reader, other_writer = await world.client()
         other_writer.write(frame(ECHO, 0, b"first"))
         await answer(other_reader)
-        world.host.now_ms = itertools.count(1_000_000).__next__  # A millisecond for each look at the clock.
+        world.host.clock.now_ns = itertools.count(10**12, 10**6).__next__  # Each reading of the clock advances it by a millisecond.
         requests = [frame(ECHO, number, b"%d" % number) for number in range(50)]
         writer.write(b"".join(requests) + frame(PARK, 50, b"parked") + b"".join(requests))
         other_writer.write(frame(ECHO, 1, b"other"))
@@ -406,7 +406,7 @@ def test_who_sends_much_at_once_lets_others_have_their_turn() -> None:
 
 
 def test_nothing_is_executed_before_the_broker_serves() -> None:
-    """Not even when the event loop reads on after `connection_made` paused it, as uvloop does."""
+    """This holds even when the event loop continues to read after `connection_made` paused it, as uvloop does."""
 
     async def run(world: World) -> None:
         world.host.serving = False
@@ -424,7 +424,7 @@ def test_nothing_is_executed_before_the_broker_serves() -> None:
             writer.write(frame(ECHO, number, body))
             await asyncio.sleep(0.1)
         (connection,) = world.host.connections
-        assert len(connection._backlog) <= SCRATCH_BYTES, "whoever sends on before the broker serves costs no memory"
+        assert len(connection._backlog) <= SCRATCH_BYTES, "a client that sends before the broker serves uses no more memory"
         world.host.serve()
         for number in range(40):
             assert (await answer(reader))[0] == number
@@ -472,7 +472,7 @@ def test_connections_beyond_the_limit_are_closed() -> None:
     simulate(run, maximum_connections=1)
 
 
-def test_graceful_stop_sends_what_is_owed() -> None:
+def test_graceful_stop_sends_pending_responses() -> None:
     async def run(world: World) -> None:
         reader, writer = await world.client()
         writer.write(frame(PARK, 1))

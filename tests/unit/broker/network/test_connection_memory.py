@@ -1,4 +1,4 @@
-"""What connections hold of memory while requests arrive, and who has to wait for it."""
+"""Memory of connections while requests arrive, and which connections wait for it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from lowtide.broker.network.frame_buffers import FRAME_BUFFER_BYTES
-from lowtide.broker.network.partial_frame import UNCOUNTED_FRAME_BYTES
+from lowtide.broker.network.partial_frame import BEGINNING_BYTES, FREE_FRAME_BYTES
 from lowtide.broker.network.slow_clients import SLOW_FRAME_GRACE_MS
 
 from .test_connection import CLOSED, ECHO, LARGE, MAXIMUM_FRAME_BYTES, World, answer, frame, simulate
@@ -27,7 +27,7 @@ def test_announced_length_costs_no_memory_until_it_arrives() -> None:
 
 
 @pytest.mark.parametrize("size", [20_000, 300_000, 900_000])
-def test_buffers_of_partial_frames_are_used_again_and_show_nothing_of_the_last(size: int) -> None:
+def test_buffers_of_partial_frames_are_reused_and_do_not_expose_the_last(size: int) -> None:
     async def run(world: World) -> None:
         for number in range(6):
             reader, writer = await world.client()
@@ -42,8 +42,8 @@ def test_buffers_of_partial_frames_are_used_again_and_show_nothing_of_the_last(s
         idle = world.host.frame_buffers.first if size < FRAME_BUFFER_BYTES else world.host.buffers
         assert idle.has_idle
         taken = [idle.take(), idle.take()]
-        assert taken[0][100] == 6, "the one that was used last"
-        assert not any(taken[1]), "no other was made"
+        assert taken[0][100] == 6, "this is the buffer that was used last"
+        assert not any(taken[1]), "no other buffer was allocated"
 
     simulate(run)
 
@@ -61,7 +61,7 @@ def test_full_request_memory_makes_others_wait_and_then_serves_them() -> None:
         assert len(world.dispatcher.executed) == 0
         reader3, writer3 = await world.client()
         writer3.write(frame(ECHO, 3, bytes(400_000)))
-        assert (await answer(reader3))[0] == 3, "smaller frames wait for nobody"
+        assert (await answer(reader3))[0] == 3, "smaller frames do not wait"
         writer1.write(first[-1:])
         assert await answer(reader1) == (1, body)
         assert await answer(reader2) == (2, body)
@@ -70,8 +70,8 @@ def test_full_request_memory_makes_others_wait_and_then_serves_them() -> None:
     simulate(run, request_memory_bytes=3_000_000)
 
 
-def test_who_only_announces_large_frames_stops_nobody() -> None:
-    """Neither at once nor later: announcing takes no memory from others."""
+def test_clients_that_only_announce_large_frames_block_no_other() -> None:
+    """They never do: an announced length reserves no memory."""
 
     async def run(world: World) -> None:
         for _ in range(20):
@@ -86,8 +86,8 @@ def test_who_only_announces_large_frames_stops_nobody() -> None:
     simulate(run)
 
 
-def test_who_sends_half_of_large_frames_stops_others_for_seconds_only() -> None:
-    """All memory is taken by frames that stop arriving: their clients are told to go when somebody waits for it, and not before."""
+def test_clients_that_send_half_of_large_frames_block_others_for_seconds_only() -> None:
+    """Frames that stop arriving have all the memory: their connections are closed when another request waits for it, and not before."""
 
     async def run(world: World) -> None:
         for _ in range(20):
@@ -95,7 +95,7 @@ def test_who_sends_half_of_large_frames_stops_others_for_seconds_only() -> None:
             writer.write(frame(ECHO, 1, bytes(3_500_000))[:-1_000_000])
         await asyncio.sleep(10)
         assert world.host.memory.used_bytes <= 1 << 24
-        assert len(world.host.connections) < 20, "those of them who waited had the others closed"
+        assert len(world.host.connections) < 20, "those that waited caused the others to be closed"
         reader, writer = await world.client()
         body = bytes(3_000_000)
         writer.write(frame(ECHO, 2, body))
@@ -106,8 +106,46 @@ def test_who_sends_half_of_large_frames_stops_others_for_seconds_only() -> None:
     simulate(run)
 
 
-def test_a_large_frame_of_a_client_that_takes_no_answers_stays_counted() -> None:
-    """It waits whole where it is, and is executed when the answers before it were taken."""
+@pytest.mark.parametrize("first", [4, 1_000, 200_000])
+@pytest.mark.parametrize("size", [900_000, 3_500_000])
+def test_half_sent_frames_have_bounded_memory(monkeypatch: pytest.MonkeyPatch, size: int, first: int) -> None:
+    """Their beginnings too, which other clients don't wait for."""
+    room = 4 << 20
+    monkeypatch.setattr("lowtide.broker.network.request_memory.BEGINNINGS_MAX_BYTES", room)
+
+    async def run(world: World) -> None:
+        limit_bytes = 8 << 20
+        for _ in range(40):
+            _, writer = await world.client()
+            half = frame(ECHO, 1, bytes(size))[:-1]
+            writer.write(half[:first])
+            await asyncio.sleep(0.01)
+            writer.write(half[first:])
+        await asyncio.sleep(1)
+        held = sum(connection._filled for connection in world.host.connections)
+        assert world.host.memory.begun_bytes <= room
+        assert world.host.memory.used_bytes <= limit_bytes
+        assert held <= room + limit_bytes + 41 * FREE_FRAME_BYTES + (200_000 if first > FREE_FRAME_BYTES else 0)
+        reader, writer = await world.client()
+        writer.write(frame(ECHO, 2, bytes(FREE_FRAME_BYTES - 100)))
+        async with asyncio.timeout(1):
+            assert (await answer(reader))[0] == 2, "small frames do not wait"
+        body = bytes(500_000)
+        writer.write(frame(ECHO, 3, body))
+        async with asyncio.timeout(60):
+            assert await answer(reader) == (3, body)
+        await asyncio.sleep(SLOW_FRAME_GRACE_MS / 1000 + 60)
+        assert len(world.host.connections) <= 1 + 40
+        for connection in list(world.host.connections):
+            connection.close("the test ends")
+        await asyncio.sleep(1)
+        assert world.host.memory.begun_bytes == world.host.memory.used_bytes == 0
+
+    simulate(run, request_memory_bytes=8 << 20)
+
+
+def test_a_large_frame_of_a_client_that_reads_no_responses_stays_counted() -> None:
+    """The whole frame waits, and is executed when the client has read the previous responses."""
 
     async def run(world: World) -> None:
         reader, writer = await world.client()
@@ -120,10 +158,8 @@ def test_a_large_frame_of_a_client_that_takes_no_answers_stays_counted() -> None
         writer.write(frame(ECHO, 9, body)[100_000:])
         await asyncio.sleep(5)
         (connection,) = world.host.connections
-        held = world.host.memory.used_bytes + UNCOUNTED_FRAME_BYTES
-        assert len(connection._backlog) + (0 if connection._frame is None else len(connection._frame)) <= max(
-            held, 2 * UNCOUNTED_FRAME_BYTES
-        )
+        held = world.host.memory.used_bytes + BEGINNING_BYTES
+        assert len(connection._backlog) + (0 if connection._frame is None else len(connection._frame)) <= max(held, 2 * BEGINNING_BYTES)
         reader._transport.resume_reading()  # type: ignore[attr-defined]
         for number in range(6):
             assert (await answer(reader))[0] == number
@@ -134,7 +170,7 @@ def test_a_large_frame_of_a_client_that_takes_no_answers_stays_counted() -> None
         simulate(run, seed)
 
 
-def test_slow_frame_is_closed_and_gives_its_memory_back() -> None:
+def test_slow_frame_is_closed_and_frees_its_memory() -> None:
     async def run(world: World) -> None:
         reader, writer = await world.client()
         writer.write(frame(ECHO, 1, bytes(500_000))[:100])

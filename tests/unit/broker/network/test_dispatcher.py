@@ -1,4 +1,4 @@
-"""The dispatcher: what is served, how the rest is refused, and what a client does wrong that we let through."""
+"""The dispatcher: what is served, how the rest is refused, and which client bugs are tolerated."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_only_registered_apis_and_versions_have_routes() -> None:
         assert dispatcher.routes[key, version] is None
 
 
-def test_unknown_versions_are_not_remembered() -> None:
+def test_unknown_versions_are_not_cached() -> None:
     dispatcher = make(ApiKey.METADATA)
     for version in range(100, 2000):
         assert dispatcher.routes[ApiKey.METADATA, version] is None
@@ -58,7 +58,7 @@ def test_capped_version_is_neither_advertised_nor_served() -> None:
 
 
 def test_unknown_api_versions_version_is_answered_in_version_0() -> None:
-    """KIP-511: error 35, and the one row that a client needs to ask again."""
+    """KIP-511: error 35, and the one row that a client needs for its next request."""
     dispatcher = make(ApiKey.API_VERSIONS)
     (frame,) = dispatcher.answer_unsupported(ApiKey.API_VERSIONS, 99, 7)
     assert isinstance(frame, bytes)
@@ -69,7 +69,7 @@ def test_unknown_api_versions_version_is_answered_in_version_0() -> None:
     assert [(row.api_key, row.min_version, row.max_version) for row in answer.api_keys] == [(18, 0, API[ApiKey.API_VERSIONS].max_version)]
 
 
-def test_any_other_unknown_version_is_no_protocol() -> None:
+def test_any_other_unknown_version_is_a_protocol_error() -> None:
     with pytest.raises(ProtocolError):
         make(ApiKey.METADATA).answer_unsupported(ApiKey.METADATA, 99, 7)
 
@@ -89,8 +89,8 @@ def test_other_bytes_behind_a_request_are_refused(body: str) -> None:
         read(make(ApiKey.METADATA), ApiKey.METADATA, 13, bytes.fromhex(body))
 
 
-def test_a_response_that_is_given_again_has_the_same_bytes_and_another_has_its_own() -> None:
-    """Also when more responses were given than are kept, and when one died whose place in memory another takes."""
+def test_a_repeated_response_has_the_same_bytes_and_another_has_its_own() -> None:
+    """Also after more responses than the cache holds, and when a response was freed and another has its address in memory."""
     dispatcher = Dispatcher(spawn=lambda coro, *, name: None, maximum_versions={})
     dispatcher.register([HandlerSpec(key=ApiKey.METADATA, handle=lambda request, context: request, answers_again=3)])
     route = dispatcher.routes[ApiKey.METADATA, 12]
@@ -111,8 +111,8 @@ def test_a_response_that_is_given_again_has_the_same_bytes_and_another_has_its_o
         check(-number, response(-number), 3)
 
 
-def test_what_is_kept_of_responses_has_a_limit_in_bytes() -> None:
-    """Or a client that asks for everything, in every version, would have the broker keep sixty megabytes for nobody."""
+def test_the_cache_of_responses_has_a_limit_in_bytes() -> None:
+    """Otherwise a client that requests everything, in every version, would make the broker keep sixty megabytes."""
     dispatcher = Dispatcher(spawn=lambda coro, *, name: None, maximum_versions={})
     dispatcher.register([HandlerSpec(key=ApiKey.METADATA, handle=lambda request, context: request, answers_again=1000)])
     route = dispatcher.routes[ApiKey.METADATA, 12]
@@ -126,7 +126,7 @@ def test_what_is_kept_of_responses_has_a_limit_in_bytes() -> None:
 
 
 async def test_a_connection_is_closed_when_the_answer_of_a_spawned_handler_cannot_be_sent() -> None:
-    """It would wait for ever otherwise, and with it all that its client has asked since; the bug is told all the same."""
+    """Otherwise the connection would wait forever, with all later requests of its client; the bug is reported too."""
     failed: list[BaseException] = []
     tasks = TaskRegistry(lambda _name, error: failed.append(error))
     dispatcher = Dispatcher(spawn=tasks.spawn, maximum_versions={})
@@ -150,3 +150,16 @@ async def test_a_connection_is_closed_when_the_answer_of_a_spawned_handler_canno
         await asyncio.sleep(0)
     assert told == [None]
     assert len(failed) == 1
+
+
+def test_a_zero_behind_a_change_of_users_is_passed_over() -> None:
+    """As librdkafka 2.16 sends it; two of them, or any other byte, are still an error."""
+    dispatcher = make(ApiKey.ALTER_USER_SCRAM_CREDENTIALS)
+    body = bytes.fromhex("02 06 6361726f6c 01 00 01 00")
+    request, client_id = read(dispatcher, ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, body)
+    again, _ = read(dispatcher, ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, body + b"\0")
+    assert request == again
+    assert (request.deletions[0].name, client_id) == ("carol", "client")
+    for surplus in (b"\0\0", b"\1"):
+        with pytest.raises(ProtocolError):
+            read(dispatcher, ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, body + surplus)

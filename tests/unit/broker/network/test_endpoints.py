@@ -1,4 +1,4 @@
-"""What clients of each listener are told of a cluster: brokers, leaders and offline replicas, by Kafka's rules."""
+"""What clients of each listener receive about a cluster: brokers, leaders and offline replicas, by Kafka's rules."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lowtide.protocol.messages.metadata import (
 from lowtide.protocol.types import TopicPartition
 
 ONE_SLICE: Any = Turns(None, SimpleNamespace(monotonic_ms=lambda: 0))  # type: ignore[arg-type]
-"""No time passes: each answer is there at once."""
+"""No time passes: each response is there at once."""
 
 TOPIC_ID = b"t" * 16
 
@@ -50,7 +50,7 @@ class Asked:
 
     def __init__(self, image: MetadataImage) -> None:
         self.session = SimpleNamespace(image=image)
-        self.replicas = SimpleNamespace(broker_id=1, hosted_logs=SimpleNamespace(offline=frozenset()))
+        self.replicas = SimpleNamespace(broker_id=1, offline=SimpleNamespace(keys=frozenset()))
         context: Any = SimpleNamespace(metadata=self.session, replicas=self.replicas, config=load_config(), turns=ONE_SLICE, log=None)
         handle = handler(context, SimpleNamespace()).handle
         assert handle is not None
@@ -79,17 +79,17 @@ def test_each_listener_has_its_own_addresses() -> None:
         3: "inside-3",
     }
     assert {each: endpoint.host for each, endpoint in endpoints_for(image, "OUTSIDE").items()} == {1: "outside-1", 2: "outside-2"}
-    assert endpoints_for(image, "NOBODY'S") == {}
+    assert endpoints_for(image, "MISSING") == {}
 
 
-def test_a_controller_that_cannot_be_reached_is_not_told() -> None:
+def test_a_controller_that_cannot_be_reached_is_left_out() -> None:
     image = cluster()
     assert controller_for(image, endpoints_for(image, "INSIDE")) == 3
     assert controller_for(image, endpoints_for(image, "OUTSIDE")) == -1
 
 
-def test_metadata_tell_the_addresses_of_the_listener_that_was_asked() -> None:
-    """One after the other, and again: an answer that was kept for the one isn't given to the other."""
+def test_metadata_has_the_addresses_of_the_listener_of_the_request() -> None:
+    """The listeners alternate: a response cached for one is not sent to the other."""
     asked = Asked(cluster(partition(1)))
     for _ in range(2):
         assert addresses(asked.answer("OUTSIDE")) == {1: "outside-1", 2: "outside-2"}
@@ -99,13 +99,13 @@ def test_metadata_tell_the_addresses_of_the_listener_that_was_asked() -> None:
 
 
 @pytest.mark.parametrize(("version", "error"), [(12, ErrorCode.LISTENER_NOT_FOUND), (6, ErrorCode.LISTENER_NOT_FOUND)])
-def test_a_leader_without_that_listener_is_told_as_such(version: int, error: ErrorCode) -> None:
+def test_a_leader_without_that_listener_is_reported_as_such(version: int, error: ErrorCode) -> None:
     row = Asked(cluster(partition(3))).rows("OUTSIDE", version)[0]
     assert (row.error_code, row.leader_id, row.leader_epoch) == (error, -1, 4)
     assert (row.replica_nodes, row.isr_nodes, row.offline_replicas) == ([1, 2, 3], [1, 2, 3], [3])
 
 
-def test_clients_that_do_not_know_that_error_get_the_one_that_they_know() -> None:
+def test_older_clients_receive_an_error_that_they_know() -> None:
     asked = Asked(cluster(partition(3)))
     assert [asked.rows("OUTSIDE", version)[0].error_code for version in (6, 5, 1, 6)] == [
         ErrorCode.LISTENER_NOT_FOUND,
@@ -115,7 +115,7 @@ def test_clients_that_do_not_know_that_error_get_the_one_that_they_know() -> Non
     ]
 
 
-def test_the_first_version_leaves_out_who_is_gone() -> None:
+def test_the_first_version_leaves_out_brokers_that_are_gone() -> None:
     gone = cluster(partition(1)).brokers
     row = Asked(cluster(partition(1), brokers={1: gone[1], 2: gone[2]})).rows("INSIDE", 0)[0]
     assert (row.error_code, row.leader_id) == (ErrorCode.REPLICA_NOT_AVAILABLE, 1)
@@ -124,22 +124,22 @@ def test_the_first_version_leaves_out_who_is_gone() -> None:
 
 @pytest.mark.parametrize("leader", [-1, 2])
 def test_a_partition_whose_leader_is_gone_has_none(leader: int) -> None:
-    """Also while the metadata still name it."""
+    """This holds also while the metadata still has it as leader."""
     image = cluster(partition(leader, (2,)))
     row = Asked(msgspec.structs.replace(image, brokers={1: image.brokers[1], 3: image.brokers[3]})).rows("INSIDE")[0]
     assert (row.error_code, row.leader_id, row.offline_replicas) == (ErrorCode.LEADER_NOT_AVAILABLE, -1, [2])
 
 
 def test_replicas_in_failed_log_directories_are_offline() -> None:
-    """As the metadata say it of any broker, and as this one knows it of itself at once."""
+    """Those of any broker by the metadata, and those of this broker at once by its own state."""
     asked = Asked(cluster(partition(3), partition(3), offline_replicas={2: {TOPIC_ID: frozenset({0})}}))
     assert [row.offline_replicas for row in asked.rows("INSIDE")] == [[2], []]
-    asked.replicas.hosted_logs.offline = frozenset({TopicPartition("t", 1)})
+    asked.replicas.offline.keys = frozenset({TopicPartition("t", 1)})
     assert [row.offline_replicas for row in asked.rows("INSIDE")] == [[2], [1]]
     assert [row.isr_nodes for row in asked.rows("INSIDE")] == [[1, 2, 3], [2, 3]]
 
 
-def test_an_answer_that_was_kept_does_not_outlive_a_broker() -> None:
+def test_a_cached_response_is_dropped_when_a_broker_ends() -> None:
     image = cluster(partition(1))
     asked = Asked(image)
     assert asked.rows("INSIDE")[0].offline_replicas == []

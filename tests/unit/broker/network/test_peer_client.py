@@ -35,7 +35,7 @@ _LENGTH = Struct(">i")
 
 
 class Log:
-    """Keeps what is logged."""
+    """Keeps log events."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -47,7 +47,7 @@ class Log:
 
 
 class ScriptedPeer(asyncio.Protocol):
-    """Gives each request to `script`, which answers with bytes of its own choice, or None to say nothing."""
+    """Passes each request to `script`, which returns bytes of its choice, or None for no response."""
 
     def __init__(self, script: Callable[[int, int, int], bytes | None], peers: list[ScriptedPeer]) -> None:
         self.received = bytearray()
@@ -96,7 +96,7 @@ def echo(key: int, version: int, correlation_id: int) -> bytes:
 
 
 class Scene:
-    """One client, and a peer that listens where it looks."""
+    """One client, and a peer at the address that it uses."""
 
     def __init__(self, clock: Any, host: str, port: int) -> None:
         self.log = Log()
@@ -121,7 +121,7 @@ def simulated(
     *,
     peers: list[ScriptedPeer] | None = None,
 ) -> None:
-    """Run `body` on one node of a simulated network, the peer on another. Without a script nobody listens."""
+    """Run `body` on one node of a simulated network, the peer on another. Without a script nothing listens."""
 
     peers = [] if peers is None else peers
 
@@ -182,7 +182,7 @@ def test_records_of_a_fetch_are_views_of_one_buffer_that_grows_to_the_largest_an
     simulated(body, script)
 
 
-def test_a_large_buffer_is_given_back_after_many_small_answers() -> None:
+def test_a_large_buffer_is_freed_after_many_small_answers() -> None:
     def script(key: int, version: int, correlation_id: int) -> bytes:
         return answer_of(key, version, correlation_id, fetch_answer(b"x" * (2_000_000 if correlation_id == 1 else 5)))
 
@@ -214,8 +214,8 @@ def test_no_answer_in_time_closes_the_connection_and_fails_all_that_waits_on_it(
     simulated(body, lambda *_: None)
 
 
-def test_nobody_waits_for_a_broker_whose_registration_has_ended() -> None:
-    """One that has lost its power closes nothing: the end of a transaction would wait for its answer as long as for one that works."""
+def test_no_request_waits_for_a_broker_whose_registration_has_ended() -> None:
+    """A broker without power closes nothing: otherwise the end of a transaction would wait for it as long as for a running broker."""
 
     def image(*brokers: tuple[int, int]) -> MetadataImage:
         return MetadataImage(brokers={number: BrokerImage(number, epoch, ()) for number, epoch in brokers})
@@ -245,7 +245,7 @@ def test_nobody_waits_for_a_broker_whose_registration_has_ended() -> None:
     simulated(body, lambda *_: None)
 
 
-def test_a_request_that_is_given_up_does_not_disturb_the_others() -> None:
+def test_a_request_that_is_cancelled_does_not_disturb_the_others() -> None:
     async def body(scene: Scene, _loop: SimulatedLoop, peers: list[ScriptedPeer]) -> None:
         await scene.client().request(ApiKey.API_VERSIONS, 3, VERSIONS, 1000)
         first = scene.asking.spawn(scene.client().request(ApiKey.API_VERSIONS, 3, VERSIONS, 1000), name="first")
@@ -258,8 +258,8 @@ def test_a_request_that_is_given_up_does_not_disturb_the_others() -> None:
     simulated(body)
 
 
-def test_a_fetch_that_is_given_up_costs_its_connection() -> None:
-    """Its answer would overwrite the records of the next one."""
+def test_a_fetch_that_is_cancelled_closes_its_connection() -> None:
+    """Its response would overwrite the records of the next one."""
 
     async def body(scene: Scene, _loop: SimulatedLoop, peers: list[ScriptedPeer]) -> None:
         await scene.client("fetch").request(ApiKey.FETCH, 12, FETCH, 1000)
@@ -273,7 +273,7 @@ def test_a_fetch_that_is_given_up_costs_its_connection() -> None:
     simulated(body)
 
 
-def test_a_second_fetch_on_its_way_is_a_bug() -> None:
+def test_a_second_fetch_under_way_is_a_bug() -> None:
     async def body(scene: Scene, _loop: SimulatedLoop, _peers: list[ScriptedPeer]) -> None:
         await scene.client("fetch").request(ApiKey.FETCH, 12, FETCH, 1000)
         first = scene.asking.spawn(scene.client("fetch").request(ApiKey.FETCH, 12, FETCH, 1000), name="first")
@@ -285,7 +285,7 @@ def test_a_second_fetch_on_its_way_is_a_bug() -> None:
     simulated(body)
 
 
-def test_attempts_to_connect_back_off_up_to_a_second_and_are_told_once() -> None:
+def test_attempts_to_connect_back_off_up_to_a_second_and_are_logged_once() -> None:
     async def body(scene: Scene, loop: SimulatedLoop, _peers: list[ScriptedPeer]) -> None:
         times = []
         for _ in range(8):
@@ -304,7 +304,7 @@ def test_attempts_to_connect_back_off_up_to_a_second_and_are_told_once() -> None
     simulated(body, None)
 
 
-def test_a_peer_that_closes_before_any_answer_is_not_besieged() -> None:
+def test_a_peer_that_closes_before_any_response_is_not_flooded() -> None:
     peers_seen: list[ScriptedPeer] = []
 
     def hang_up(*_: int) -> None:
@@ -350,7 +350,7 @@ def test_a_lost_connection_fails_what_waits_and_the_next_request_opens_another()
         (frame(b"\0\0"), "can't be read"),
     ],
 )
-def test_what_is_no_answer_ends_the_connection(answer: bytes, reason: str) -> None:
+def test_an_invalid_response_ends_the_connection(answer: bytes, reason: str) -> None:
     async def body(scene: Scene, _loop: SimulatedLoop, _peers: list[ScriptedPeer]) -> None:
         with pytest.raises(PeerError, match=reason) as raised:
             await scene.client().request(ApiKey.API_VERSIONS, 3, VERSIONS, 1000)
@@ -359,7 +359,7 @@ def test_what_is_no_answer_ends_the_connection(answer: bytes, reason: str) -> No
     simulated(body, lambda *_: answer)
 
 
-def test_an_answer_that_nobody_asked_for_ends_the_connection() -> None:
+def test_an_unexpected_response_ends_the_connection() -> None:
     def script(key: int, version: int, correlation_id: int) -> bytes:
         return echo(key, version, correlation_id) * 2
 
@@ -371,7 +371,7 @@ def test_an_answer_that_nobody_asked_for_ends_the_connection() -> None:
     simulated(body, script)
 
 
-def test_requests_on_their_way_are_bounded() -> None:
+def test_requests_under_way_are_bounded() -> None:
     async def body(scene: Scene, _loop: SimulatedLoop, peers: list[ScriptedPeer]) -> None:
         client = scene.client()
         await client.request(ApiKey.API_VERSIONS, 3, VERSIONS, 1000)
@@ -388,7 +388,7 @@ def test_requests_on_their_way_are_bounded() -> None:
     simulated(body)
 
 
-def test_a_broker_that_listens_elsewhere_now_gets_another_connection_and_closing_fails_what_waits() -> None:
+def test_a_broker_with_a_new_address_gets_another_connection_and_closing_fails_what_waits() -> None:
     async def body(scene: Scene, _loop: SimulatedLoop, _peers: list[ScriptedPeer]) -> None:
         client = scene.client()
         waiting = scene.asking.spawn(client.request(ApiKey.API_VERSIONS, 3, VERSIONS, 60_000), name="waiting")
@@ -422,7 +422,7 @@ def test_the_longest_back_off_is_a_second() -> None:
 
 
 def test_a_fetch_costs_few_calls() -> None:
-    """Followers fetch thousands of times a second. Counted are calls of Python functions in the client and its core."""
+    """Followers fetch thousands of times a second. The test counts calls of Python functions in the client and its core."""
     rounds, calls = 100, Counter[str]()
 
     def on_event(frame: Any, event: str, _argument: Any) -> None:
@@ -473,3 +473,15 @@ def test_it_runs_on_real_sockets(new_loop: Callable[[], asyncio.AbstractEventLoo
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(main())
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "used"),
+    [("OPEN", "OPEN", "OPEN"), ("SECURE", "OPEN", "SECURE"), ("OPEN", "SECURE", "OPEN"), ("OTHER", "SECURE", "SECURE"), ("", "", "OPEN")],
+)
+def test_a_broker_reaches_others_at_the_listener_that_it_uses_itself(ours: str, theirs: str, used: str) -> None:
+    """While `inter.broker.listener.name` is changed one broker after the other, each speaks at a port what that port serves."""
+    listeners = (Listener("OPEN", "host", 9092), Listener("SECURE", "host", 9093))
+    broker = BrokerImage(2, 1, listeners, inter_broker_listener=theirs)
+    clients = PeerClients(None, None, None, listener_name=ours)  # type: ignore[arg-type]
+    assert clients.client_of(broker).listener.name == used

@@ -1,4 +1,4 @@
-"""Memory of large requests: bounded, never a deadlock, and not to be had for promises."""
+"""Memory of large requests: bounded, without deadlocks, and not reserved by an announced length."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Frame:
         self.has_memory = True
 
 
-def test_all_get_what_they_ask_for_while_there_is_room() -> None:
+def test_every_request_is_granted_while_there_is_room() -> None:
     memory = RequestMemory(LIMIT)
     one, two = Frame(memory, 40), Frame(memory, 60)
     assert (one.has_memory, two.has_memory, memory.used_bytes) == (True, True, 100)
@@ -33,7 +33,7 @@ def test_all_get_what_they_ask_for_while_there_is_room() -> None:
     assert memory.used_bytes == 60
 
 
-def test_a_frame_above_the_limit_is_let_in_alone() -> None:
+def test_a_frame_above_the_limit_is_admitted_alone() -> None:
     memory = RequestMemory(LIMIT)
     small, huge, other = Frame(memory, 1), Frame(memory, 500), Frame(memory, 1)
     assert (small.has_memory, huge.has_memory, other.has_memory) == (True, False, True)
@@ -59,7 +59,7 @@ def test_smaller_frames_overtake_but_not_for_ever() -> None:
     assert overtaking == OVERTAKEN_MAX
 
 
-def test_those_of_one_size_are_served_as_they_came() -> None:
+def test_frames_of_one_size_are_served_in_order_of_arrival() -> None:
     memory = RequestMemory(LIMIT)
     held = Frame(memory, 90)
     waiting = [Frame(memory, 40) for _ in range(3)]
@@ -67,7 +67,7 @@ def test_those_of_one_size_are_served_as_they_came() -> None:
     assert [frame.has_memory for frame in waiting] == [True, True, False]
 
 
-def test_who_goes_away_waits_no_more() -> None:
+def test_a_closed_connection_no_longer_waits() -> None:
     memory = RequestMemory(LIMIT)
     held, first, second = Frame(memory, 90), Frame(memory, 80), Frame(memory, 90)
     memory.give_back(first)
@@ -76,7 +76,7 @@ def test_who_goes_away_waits_no_more() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 150), st.integers(0, 7)), max_size=200))
-def test_the_limit_holds_and_nobody_waits_in_vain(steps: list[tuple[int, int]]) -> None:
+def test_the_limit_holds_and_every_wait_ends(steps: list[tuple[int, int]]) -> None:
     memory = RequestMemory(LIMIT)
     frames: list[Frame] = []
     for size, ended in steps:
@@ -95,7 +95,7 @@ def test_the_limit_holds_and_nobody_waits_in_vain(steps: list[tuple[int, int]]) 
 
 
 def full() -> tuple[RequestMemory, list[Frame], Frame]:
-    """Two have all of the memory, one waits; all have come far."""
+    """Two frames have all of the memory, one waits; all have received most of their bytes."""
     memory = RequestMemory(LIMIT)
     frames = [Frame(memory, 50), Frame(memory, 50), Frame(memory, 50)]
     for frame in frames:
@@ -103,24 +103,24 @@ def full() -> tuple[RequestMemory, list[Frame], Frame]:
     return memory, frames[:2], frames[2]
 
 
-def test_nobody_is_hurried_while_nobody_waits() -> None:
+def test_no_frame_is_stalled_while_none_waits() -> None:
     memory, _, waiting = full()
     memory.give_back(waiting)
     assert [memory.stalled(now_ms) for now_ms in range(0, 100_000, 1000)] == [[]] * 100
 
 
-def test_who_brings_nothing_is_in_the_way_of_those_who_wait() -> None:
+def test_a_frame_that_stops_arriving_is_stalled_while_others_wait() -> None:
     memory, (one, two), waiting = full()
     assert memory.stalled(1000) == []
     two.received_bytes += STALLED_BYTES
     assert memory.stalled(1000 + STALLED_MS - 1) == []
-    assert memory.stalled(1000 + STALLED_MS) == [one], "neither who goes on nor who waits"
+    assert memory.stalled(1000 + STALLED_MS) == [one], "neither the frame that continues nor the one that waits"
     memory.give_back(one)
     assert waiting.has_memory
-    assert memory.stalled(1000 + 3 * STALLED_MS) == [], "nobody waits any more"
+    assert memory.stalled(1000 + 3 * STALLED_MS) == [], "no frame waits any more"
 
 
-def test_who_waited_has_its_time_too() -> None:
+def test_a_frame_that_waited_has_its_time_too() -> None:
     memory, (one, two), waiting = full()
     memory.stalled(1000)
     memory.give_back(one)

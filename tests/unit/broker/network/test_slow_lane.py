@@ -1,4 +1,4 @@
-"""Connections from an address that sends damaged frames: worked on a little at a time, behind everybody else, and none is forgotten."""
+"""Connections from an address that sends damaged frames: served a little at a time, after all others, and none is forgotten."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DAMAGED = struct.pack(">i", -1)
 
 
 async def trouble(world: World) -> None:
-    """Send more damaged frames than are borne."""
+    """Send more damaged frames than are tolerated."""
     for _ in range(REFUSALS_PER_S + 1):
         reader, writer = await world.client()
         writer.write(DAMAGED)
@@ -37,12 +37,12 @@ async def laned(world: World, count: int) -> tuple[list[asyncio.StreamReader], l
 
 
 def bring(connection: Connection, data: bytes) -> None:
-    """As the event loop does what has arrived."""
+    """Deliver bytes as the event loop does."""
     connection.get_buffer(-1)[: len(data)] = data
     connection.buffer_updated(len(data))
 
 
-def test_who_is_troubled() -> None:
+def test_which_address_is_in_the_lane() -> None:
     """More than so many in this second or the last; each address by itself."""
     refusals = Refusals()
     for _ in range(REFUSALS_PER_S):
@@ -58,7 +58,7 @@ def test_who_is_troubled() -> None:
 
 
 def test_addresses_are_counted_up_to_a_limit() -> None:
-    """Nobody makes the broker remember any number of addresses."""
+    """No client can make the broker remember any number of addresses."""
     refusals = Refusals()
     for number in range(slow_lane._ADDRESSES_MAX + 5):
         refusals.note(str(number), 1_000)
@@ -67,7 +67,7 @@ def test_addresses_are_counted_up_to_a_limit() -> None:
 
 
 def test_an_address_without_refusals_never_sees_the_lane() -> None:
-    """However many connections send however much."""
+    """This holds for any number of connections and bytes."""
 
     async def run(world: World) -> None:
         clients = [await world.client() for _ in range(20)]
@@ -81,7 +81,7 @@ def test_an_address_without_refusals_never_sees_the_lane() -> None:
     simulate(run)
 
 
-def test_a_connection_that_was_there_stays_free() -> None:
+def test_a_connection_from_before_stays_out_of_the_lane() -> None:
     async def run(world: World) -> None:
         reader, writer = await world.client()
         writer.write(frame(ECHO, 1))
@@ -97,7 +97,7 @@ def test_a_connection_that_was_there_stays_free() -> None:
 
 
 def test_laned_requests_are_executed_a_few_in_a_pass() -> None:
-    """Each has its turn, nothing is lost, and all are in order."""
+    """Each connection has its turn, no request is lost, and the order stays."""
 
     async def run(world: World) -> None:
         readers, connections = await laned(world, 100)
@@ -133,10 +133,10 @@ def test_the_honest_one_is_served_between_two_shares() -> None:
         for number in range(1, 100):
             before = len(executed)
             bring(honest, frame(ECHO, number, b"honest"))
-            assert executed[before:] == [b"honest"], "at once, in the callback that brought it"
+            assert executed[before:] == [b"honest"], "executed at once, in the callback that delivered it"
             await asyncio.sleep(0)
             assert len(executed) - before <= 1 + TURNS_A_PASS
-        assert executed.count(b"laned") == 99 * TURNS_A_PASS, "who is in the lane gets a share in each pass, whatever others send"
+        assert executed.count(b"laned") == 99 * TURNS_A_PASS, "connections in the lane get a share in each pass, whatever others send"
 
     simulate(run)
 
@@ -144,7 +144,9 @@ def test_the_honest_one_is_served_between_two_shares() -> None:
 def test_a_long_request_is_the_last_of_its_share() -> None:
     async def run(world: World) -> None:
         _, connections = await laned(world, 20)
-        world.host.lane._now_ms = itertools.count(world.host.now_ms()).__next__  # Each look at the clock a millisecond later.
+        world.host.lane._now_ms = itertools.count(
+            world.host.clock.now_ms()
+        ).__next__  # Each reading of the clock advances it by a millisecond.
         executed = world.dispatcher.executed
         for connection in connections:
             bring(connection, frame(ECHO, 1))
@@ -156,7 +158,7 @@ def test_a_long_request_is_the_last_of_its_share() -> None:
     simulate(run)
 
 
-def test_who_makes_sense_leaves_the_lane_and_so_does_who_comes_from_a_calm_address() -> None:
+def test_connections_leave_the_lane_after_valid_requests_or_when_their_address_is_calm() -> None:
     async def run(world: World) -> None:
         readers, (proven, other) = await laned(world, 2)
         for number in range(TURNS):
@@ -176,7 +178,7 @@ def test_who_makes_sense_leaves_the_lane_and_so_does_who_comes_from_a_calm_addre
 
 
 def test_a_parked_request_holds_its_connection_in_the_lane_too() -> None:
-    """Nothing behind it is executed, its answer sets the next one free, and whoever waits for it costs no turns."""
+    """No request behind it is executed, its response releases the next one, and a connection that waits uses no turns."""
 
     async def run(world: World) -> None:
         await trouble(world)
@@ -196,14 +198,14 @@ def test_a_parked_request_holds_its_connection_in_the_lane_too() -> None:
     simulate(run)
 
 
-def test_a_laned_connection_is_read_no_further_than_it_is_executed() -> None:
+def test_a_laned_connection_is_read_only_as_far_as_it_is_executed() -> None:
     """Memory is bounded while it waits for its turn."""
 
     async def run(world: World) -> None:
         await trouble(world)
         reader, writer = await world.client()
         await asyncio.sleep(0.01)
-        world.host.lane._is_scheduled = True  # No turn is given.
+        world.host.lane._is_scheduled = True  # The connection gets no turn.
         body = bytes(100_000)
         for number in range(40):
             writer.write(frame(ECHO, number, body))
@@ -232,7 +234,7 @@ def test_a_stop_answers_what_waits_in_the_lane() -> None:
     simulate(run)
 
 
-def test_who_goes_while_it_waits_is_forgotten() -> None:
+def test_a_connection_closed_while_it_waits_is_forgotten() -> None:
     async def run(world: World) -> None:
         _, connections = await laned(world, 30)
         for connection in connections:

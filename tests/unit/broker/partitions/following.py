@@ -1,4 +1,4 @@
-"""One real broker on virtual time that follows, and a leader that is played by the test: it sees each request and says what is answered."""
+"""One real broker on virtual time that follows; the test plays the leader: it receives each request and chooses the response."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from struct import Struct
 from typing import Any, NamedTuple
 
 from lowtide.protocol.api_keys import API, ApiKey, response_header_is_flexible
+from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.framing import frame
@@ -23,7 +24,6 @@ from lowtide.protocol.messages.fetch import (
 from lowtide.protocol.messages.list_offsets import ListOffsetsPartitionResponse, ListOffsetsResponse, ListOffsetsTopicResponse
 from lowtide.protocol.messages.offset_for_leader_epoch import EpochEndOffset as EpochEnd
 from lowtide.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochResponse, OffsetForLeaderTopicResult
-from lowtide.protocol.records import build_batch
 from lowtide.runtime.network import listen
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.storage.log.log import Log
@@ -44,7 +44,7 @@ def records(base_offset: int, count: int = 1, *, epoch: int = 0, value: bytes = 
 
 
 def row(**values: Any) -> PartitionData:
-    """An answer about partition 0: nothing new, unless it is said."""
+    """A response about partition 0: nothing new, unless values are given."""
     diverging = values.pop("diverging", None)
     fields: dict[str, Any] = {"partition_index": 0, "error_code": 0, "high_watermark": 0, "log_start_offset": 0, "records": b""}
     fields |= values
@@ -54,7 +54,7 @@ def row(**values: Any) -> PartitionData:
 
 
 class Asked(NamedTuple):
-    """A request that the leader has got, and when."""
+    """A request that the leader received, and when."""
 
     key: int
     version: int
@@ -100,7 +100,7 @@ class Following(Leading):
     asked: asyncio.Queue[Asked]
 
     async def begin(self, *partitions: tuple[int, ...], configs: dict[str, str] | None = None, **settings: str) -> Log:
-        """A topic that broker 2 leads; nothing has been asked yet. Returns the log of its partition 0."""
+        """A topic that broker 2 leads; no request has been sent yet. Returns the log of its partition 0."""
         self.asked = asyncio.Queue()
         node = self.loop.start_node(f"broker-{LEADER}")
         await node.spawn(listen(lambda: LeaderConnection(self), "", PORT))
@@ -110,25 +110,25 @@ class Following(Leading):
 
     @property
     def own_epoch(self) -> int:
-        """Under which broker 1 is registered."""
+        """The broker epoch of broker 1's registration."""
         assert self.broker is not None
         assert self.broker._session is not None
         return self.broker._session.broker_epoch
 
     def set_commit_ms(self, milliseconds: float) -> None:
-        """How long the disk takes from now on."""
+        """Set how long a commit takes from now on."""
         for committer in self.replicas.log_manager._committers.values():
             committer.delay_range_ms = (milliseconds, milliseconds)
 
     async def next(self, key: ApiKey = ApiKey.FETCH, within_s: float = 5.0) -> Asked:
-        """The next request, of the kind that is expected."""
+        """The next request, which must have the expected API key."""
         async with asyncio.timeout(within_s):
             asked = await self.asked.get()
         assert asked.key == key, asked
         return asked
 
     async def nothing_asked(self, for_s: float) -> None:
-        """Nothing comes for a while."""
+        """No request arrives for this time."""
         await asyncio.sleep(for_s)
         assert self.asked.empty(), self.asked.get_nowait()
 
@@ -144,7 +144,7 @@ class Following(Leading):
         self.send(asked, FetchResponse(error_code=error, session_id=0 if error else session, responses=topics))
 
     async def fetched(self, *rows: PartitionData, session: int = SESSION) -> Asked:
-        """Answer the next Fetch, and wait until the answer was worked on. Returns what was asked."""
+        """Answer the next Fetch, and wait until the response is processed. Returns the request."""
         asked = await self.next()
         self.answer(asked, *rows, session=session)
         await asyncio.sleep(0.004)
@@ -161,7 +161,7 @@ class Following(Leading):
         self.send(asked, OffsetForLeaderEpochResponse(topics=[OffsetForLeaderTopicResult(topic="t", partitions=[found])]))
 
     async def filled(self, *epochs: int, high_watermark: int = 0) -> Log:
-        """As `begin`, with one record of each of these leader epochs in the log, and the leadership at the last of them."""
+        """As `begin`, with one record of each of these leader epochs in the log, and the last of them as the current one."""
         log = await self.begin()
         if epochs[-1] > 0:
             asked = await self.next()
@@ -173,7 +173,7 @@ class Following(Leading):
         return log
 
     async def new_leader_epoch(self, leader_epoch: int) -> Asked:
-        """The leader is elected once more. Returns the first Fetch of the new leader epoch."""
+        """The leader is elected again. Returns the first Fetch of the new leader epoch."""
         waiting = await self.next()
         await self.change(leader_epoch=leader_epoch)
         self.answer(waiting)

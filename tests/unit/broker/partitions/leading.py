@@ -1,4 +1,4 @@
-"""One real broker on virtual time that leads, and followers that are played by the test: registered in the store, fetching by hand."""
+"""One real broker on virtual time that leads; the test plays the followers: registered in the store, with fetches sent by the test."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from lowtide.metadata.image import PartitionImage
 from lowtide.metadata.memory import MemoryDisk, MemoryStore
 from lowtide.metadata.records import BrokerRecord, Listener, PartitionRecord, encode
 from lowtide.metadata.store import Put
+from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from lowtide.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData, ReplicaState
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from lowtide.protocol.records import build_batch
 from lowtide.replication.leadership import Leadership
 from lowtide.replication.partition import Partition
 from lowtide.runtime.clock import SimulatedClock
@@ -39,7 +39,7 @@ NONE = ErrorCode.NONE
 
 
 class Leading:
-    """Broker 1, and what the test says of the others."""
+    """Broker 1, and the state of the others as the test sets it."""
 
     def __init__(self, loop: SimulatedLoop) -> None:
         self.loop = loop
@@ -93,7 +93,7 @@ class Leading:
 
     # The other brokers
     async def register(self, broker_id: int, rack: str | None = None) -> int:
-        """Begin a registration, after the end of an earlier one; returns the broker epoch, when the image shows it."""
+        """Begin a registration, after the end of an earlier one; returns the broker epoch when the image has it."""
         if broker_id in self.leases:
             await self.store.lease_revoke(self.leases[broker_id])
         lease = self.leases[broker_id] = await self.store.lease_grant(1_000_000_000)
@@ -104,23 +104,23 @@ class Leading:
         return result.revision
 
     async def fence(self, broker_id: int) -> None:
-        """End it."""
+        """End the registration."""
         await self.store.lease_revoke(self.leases[broker_id])
         await self.see()
 
     async def put(self, key: bytes, value: bytes, lease_of: int | None = None) -> None:
-        """Write to the store as somebody else."""
+        """Write to the store as another process."""
         await self.store.transact([], [Put(PREFIX + key, value, self.leases[lease_of] if lease_of else 0)])
         await self.see()
 
     async def see(self) -> None:
-        """Wait until the broker has seen what is in the store, and acted on it."""
+        """Wait until the broker has received the contents of the store, and acted on them."""
         assert self.broker is not None
         assert self.broker.replicas is not None
         revision = await self.store.revision()
         while self.broker.replicas.image is None or self.broker.replicas.image.revision < revision:
             await asyncio.sleep(0.001)
-        await self.broker.replicas.settled()
+        await self.broker.serving.partitions.assigned.settled()
         await asyncio.sleep(0.001)
 
     # The topic
@@ -155,7 +155,7 @@ class Leading:
         return found
 
     async def change(self, number: int = 0, **fields: Any) -> None:
-        """Let the controller write a partition: leader, leader epoch, ISR."""
+        """Write a partition as the controller does: leader, leader epoch, ISR."""
         before = self.image(number)
         values: dict[str, Any] = {
             name: getattr(before, name)
@@ -191,7 +191,7 @@ class Leading:
 
 
 class Follower:
-    """A follower of partition 0 of t, as far as its fetches go. It has what it says: nothing is stored."""
+    """The fetches of a follower of partition 0 of t. It reports given offsets and stores nothing."""
 
     def __init__(self, world: Leading, client: WireClient, broker_id: int, *, end: int = 0, start: int = 0) -> None:
         self.world = world
@@ -236,7 +236,7 @@ class Follower:
         )
 
     async def catch_up(self) -> PartitionData:
-        """Fetch twice, with everything there is now."""
+        """Fetch twice, up to the current log end."""
         self.end = max(self.end, self.world.partition().log.log_end_offset)
         await self.fetch()
         return await self.fetch()

@@ -1,4 +1,4 @@
-"""Changes of ISRs on their way to the store: together, alone after a conflict, and when nobody answers."""
+"""ISR changes on their way to the store: together, alone after a conflict, and without a response."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from lowtide.broker.partitions.alter_partition_manager import IsrChanges
 from lowtide.metadata import keys
 from lowtide.metadata.errors import ConflictError
 from lowtide.metadata.store import ABSENT, AmbiguousError, Compare, UnavailableError
+from lowtide.replication import in_sync_replicas
 from lowtide.replication.alter_partition import BATCH_PARTITIONS, plan_alter_partition, take_batch
-from lowtide.replication.leadership_state import IsrProposal
+from lowtide.replication.leadership import IsrProposal
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from tests.unit.replication.leaders import TOPIC_ID, FakeLog, image_of, leads, partition_of
 
 
 class Session:
-    """Answers as the test says: an exception for each commit, or None."""
+    """Each commit has the outcome that the test gives: an exception, or None."""
 
     broker_id = 1
     broker_epoch = 1
@@ -42,7 +43,7 @@ class World:
         self.session = session
         self.withdrawn: list[Any] = []
         log: Any = SimpleNamespace(info=lambda *_a, **_k: None, warning=lambda *_a, **_k: None)
-        self.changes = IsrChanges(session, self.spawn, log, self.withdrawn.append)  # type: ignore[arg-type]
+        self.changes = IsrChanges(session, self.spawn, log)  # type: ignore[arg-type]
         self.tasks: list[asyncio.Task[Any]] = []
         self.partitions: list[Any] = []
         for number in range(count):
@@ -59,7 +60,7 @@ class World:
             state = partition.leadership.state
             proposal = IsrProposal(state, 10, (1, 2), (1, 2))
             partition.leadership.propose(proposal)
-            self.changes.submit(partition, partition.leadership, proposal)
+            self.changes.submit(partition, partition.leadership, proposal, self.withdrawn.append)
 
     async def run(self) -> None:
         self.propose()
@@ -80,7 +81,7 @@ def simulate(count: int, *outcomes: Exception | None) -> World:
     return run_simulation(main, 1)
 
 
-def test_what_is_proposed_together_is_written_together_and_counts_until_the_image_shows_it() -> None:
+def test_changes_proposed_together_are_written_together_and_count_until_the_image_shows_it() -> None:
     world = simulate(BATCH_PARTITIONS + 5)
     assert sizes(world.session) == [BATCH_PARTITIONS, 5]
     assert not world.session.plans[0].needs_controller
@@ -91,18 +92,18 @@ def test_what_is_proposed_together_is_written_together_and_counts_until_the_imag
     assert (leadership.proposal, leadership.maximal_isr) == (None, {1, 2})
 
 
-def test_after_a_conflict_each_is_written_alone_and_the_loser_waits_for_a_newer_image() -> None:
+def test_after_a_conflict_each_is_written_alone_and_the_refused_one_waits_for_a_newer_image() -> None:
     world = simulate(3, ConflictError(), None, ConflictError(), None)
     assert sizes(world.session) == [3, 1, 1, 1]
     assert [partition.leadership.proposal is None for partition in world.partitions] == [False, True, False]
     assert world.withdrawn == [world.partitions[1]]
     leadership = world.partitions[1].leadership
     slow_ms = 10_000
-    assert leadership.next_proposal(world.session.image, slow_ms) is None, "never twice on the same image"
-    assert leadership.next_proposal(image_of(11, {1: 1, 2: 2, 3: 3}), slow_ms) is not None
+    assert in_sync_replicas.next_proposal(leadership, world.session.image, slow_ms) is None, "never twice on the same image"
+    assert in_sync_replicas.next_proposal(leadership, image_of(11, {1: 1, 2: 2, 3: 3}), slow_ms) is not None
 
 
-def test_a_change_that_nobody_answered_is_sent_again_as_it_was_and_counts_meanwhile() -> None:
+def test_a_change_without_an_answer_is_sent_again_unchanged_and_counts_meanwhile() -> None:
     world = simulate(1, AmbiguousError(), AmbiguousError(), None)
     assert len({plan.steps[0] for plan in map(_frozen, world.session.plans)}) == 1
     assert sizes(world.session) == [1, 1, 1]
@@ -113,7 +114,7 @@ def _frozen(plan: Any) -> Any:
     return SimpleNamespace(steps=[repr(step) for step in plan.steps])
 
 
-def test_a_store_that_is_away_leaves_the_isr_as_it_was() -> None:
+def test_an_unavailable_store_leaves_the_isr_unchanged() -> None:
     world = simulate(1, UnavailableError())
     leadership = world.partitions[0].leadership
     assert (leadership.proposal, leadership.maximal_isr) == (None, {1, 2, 3})

@@ -1,4 +1,4 @@
-"""Reads at the closest replica (KIP-392): whom a leader names, and what a follower answers consumers (rule DR7)."""
+"""Reads at the closest replica (KIP-392): the replica that a leader names, and the responses of a follower to consumers (rule DR7)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def consume(world: Leading, offset: int, *, rack: str = "", version: int =
 
 
 async def begin(world: Leading, *, selects: bool = True) -> tuple[Any, Any]:
-    """Broker 1 in r1 leads; 2 is in r2, 3 in r3, and both have all."""
+    """Broker 1 in r1 leads; 2 is in r2, 3 in r3, and both have all records."""
     settings = {"replica_selector_class": SELECTOR} if selects else {}
     await world.start(2, 3, racks={2: "r2", 3: "r3"}, **settings)
     await world.create_topic("t", (1, 2, 3))
@@ -69,9 +69,9 @@ def test_without_a_selector_it_reads_itself() -> None:
     leading.simulate(run)
 
 
-@pytest.mark.parametrize("why", ["lacks the offset", "lacks a delete", "out of the ISR", "registered anew", "gone"])
+@pytest.mark.parametrize("why", ["lacks the offset", "lacks a delete", "out of the ISR", "registered again", "gone"])
 def test_a_replica_that_would_refuse_is_not_named(why: str) -> None:
-    """Or the consumer would go to and fro."""
+    """Otherwise the consumer would alternate between the two brokers."""
 
     async def run(world: Leading) -> None:
         second, third = await begin(world)
@@ -87,7 +87,7 @@ def test_a_replica_that_would_refuse_is_not_named(why: str) -> None:
             await world.put(keys.shutdown(2), b"%d" % world.epochs[2], lease_of=2)
             await asyncio.sleep(0.05)
             assert world.image().isr == (1, 3)
-        elif why == "registered anew":
+        elif why == "registered again":
             await world.register(2, rack="r2")
         else:
             await world.fence(2)
@@ -110,7 +110,7 @@ def test_a_follower_answers_up_to_its_high_watermark() -> None:
         assert (answer.error_code, answer.high_watermark, answer.log_start_offset) == (NONE, 2, 0)
         assert answer.preferred_read_replica == -1
         assert log.log_end_offset == 3
-        assert len((await consume(world, 2)).records) == 0, "it isn't known to be committed"
+        assert len((await consume(world, 2)).records) == 0, "it is not known to be committed"
         waiting = asyncio.ensure_future(consume(world, 2, wait_ms=400))  # noqa: TID251
         await asyncio.sleep(0.05)
         assert not waiting.done()
@@ -120,8 +120,8 @@ def test_a_follower_answers_up_to_its_high_watermark() -> None:
     following.simulate(run)
 
 
-def test_below_its_log_start_a_follower_tells_where_that_is_and_no_high_watermark() -> None:
-    """So that the consumer need not go back to the leader for it. Above the end it tells nothing."""
+def test_below_its_log_start_a_follower_returns_it_and_no_high_watermark() -> None:
+    """The consumer then need not ask the leader for it. Above the log end the follower returns no offset."""
 
     async def run(world: Following) -> None:
         await world.filled(0, 0, 0, high_watermark=3)
@@ -136,10 +136,10 @@ def test_below_its_log_start_a_follower_tells_where_that_is_and_no_high_watermar
     following.simulate(run)
 
 
-@pytest.mark.parametrize("why", ["old version", "nothing heard", "a delete on its way", "heard long ago", "another leader epoch"])
-def test_a_follower_that_may_not_answer_says_that_it_is_no_leader(why: str) -> None:
+@pytest.mark.parametrize("why", ["old version", "no response yet", "a delete on its way", "response long ago", "another leader epoch"])
+def test_a_follower_that_may_not_serve_answers_not_leader(why: str) -> None:
     async def run(world: Following) -> None:
-        if why == "nothing heard":
+        if why == "no response yet":
             await world.begin()
         else:
             await world.filled(0, 0, 0, high_watermark=3)
@@ -152,7 +152,7 @@ def test_a_follower_that_may_not_answer_says_that_it_is_no_leader(why: str) -> N
             world.set_commit_ms(50)
             world.answer(asked, row(high_watermark=3, log_start_offset=2))
             await asyncio.sleep(0.01)
-        elif why == "heard long ago":
+        elif why == "response long ago":
             await asyncio.sleep(0.8 * LAG_MS / 1000 + 0.1)
         elif why == "another leader epoch":
             await world.change(leader_epoch=7)
@@ -163,7 +163,7 @@ def test_a_follower_that_may_not_answer_says_that_it_is_no_leader(why: str) -> N
     following.simulate(run)
 
 
-def test_who_waits_at_a_follower_that_may_not_answer_any_more_is_sent_away() -> None:
+def test_a_waiting_fetch_ends_when_its_follower_may_not_serve_any_more() -> None:
     async def run(world: Following) -> None:
         await world.filled(0, 0, high_watermark=2)
         waiting = asyncio.ensure_future(consume(world, 2, wait_ms=5000))  # noqa: TID251

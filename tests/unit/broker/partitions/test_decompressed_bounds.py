@@ -1,20 +1,20 @@
-"""What batches decompress to is bounded for each request, in the loop and in the worker, and requests take turns in the worker."""
+"""The decompressed size of batches is bounded for each request, in the loop and in the worker; requests take turns in the worker."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
 
+from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.compression import Compression
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.records import build_batch
 from lowtide.replication.partition import QUICK_BYTES
 
 from .test_slow_produce import BOMB, World, kept_bytes, produce, rows, simulate
 
 
 async def work_until(world: World, answer: asyncio.Future[Any]) -> int:
-    """Let the worker work until there is an answer; returns in how many steps."""
+    """Let the worker work until there is an answer; returns the number of steps."""
     steps = 0
     while not answer.done():
         await asyncio.sleep(0.1)
@@ -25,7 +25,7 @@ async def work_until(world: World, answer: asyncio.Future[Any]) -> int:
 
 
 def test_one_request_decompresses_to_so_much_and_no_more() -> None:
-    """A request of a megabyte unfolded to 30 GB. Its first batches are taken, the others may come in another request."""
+    """A request of a megabyte decompressed to 30 GB. Its first batches are accepted, the others may come in another request."""
     half = build_batch([(1, None, bytes(QUICK_BYTES), ())] * 60, compression=Compression.ZSTD)
 
     async def run(world: World) -> None:
@@ -43,7 +43,7 @@ def test_one_request_decompresses_to_so_much_and_no_more() -> None:
 
 
 def test_the_checks_of_requests_take_turns_one_at_a_time() -> None:
-    """A request of many batches kept both threads busy, and every check and cold read of others waited behind it."""
+    """A request of many batches occupied both threads, and every validation and cold read of other requests waited for it."""
 
     async def run(world: World) -> None:
         first, second = await world.connect(), await world.connect()
@@ -62,15 +62,15 @@ def test_the_checks_of_requests_take_turns_one_at_a_time() -> None:
     simulate(run)
 
 
-def test_what_many_small_bombs_decompress_to_in_the_loop_is_bounded() -> None:
-    """Each is quick; a hundred of them are not."""
+def test_the_decompressed_size_of_many_small_bombs_in_the_loop_is_bounded() -> None:
+    """Each takes little time; a hundred of them do not."""
     quick = build_batch([(1, None, bytes(QUICK_BYTES - 100), ())], compression=Compression.ZSTD)
 
     async def run(world: World) -> None:
         client = await world.connect()
         answer = client.send(produce(*[quick] * 10), 9)
         await asyncio.sleep(1)
-        assert len(world.worker.waiting) == 1, "the first five are within the four megabytes, and the one that crosses them"
+        assert len(world.worker.waiting) == 1, "the first five are within the four megabytes, and so is the one that exceeds them"
         steps = await work_until(world, answer)
         assert steps == 5
         assert {error for error, _ in rows(await answer)} == {ErrorCode.NONE}

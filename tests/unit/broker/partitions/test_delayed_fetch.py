@@ -1,4 +1,4 @@
-"""A fetch that waits: what ends its wait before its time."""
+"""A fetch that waits: events that end the wait before its deadline."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.partitions.delayed.fetch import DelayedFetch
-from lowtide.broker.partitions.delayed.fetch_reader import FetchReader, FetchRules
+from lowtide.broker.handlers.fetch import DelayedFetch
+from lowtide.broker.partitions.delayed.fetch_reader import FetchReader
+from lowtide.broker.partitions.delayed.fetch_rules import FetchRules
 from lowtide.broker.partitions.fetch_session import FetchPlan, FetchTarget
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import ZERO_TOPIC_ID, TopicPartition
+from lowtide.replication.topic_traffic import TrafficTable
 from lowtide.storage.log.log_values import NOTHING_READ
 
 RULES = FetchRules(api_version=11, read_committed=False, is_follower=False, minimum_bytes=1, maximum_bytes=100, maximum_wait_ms=100)
@@ -30,10 +32,11 @@ def target(topic: str) -> FetchTarget:
 
 
 class Replicas:
-    """As much of the replica manager as a waiting fetch sees: empty partitions, by topic, until they are deleted."""
+    """The part of the replica manager that a waiting fetch uses: empty partitions, by topic, until they are deleted."""
 
     def __init__(self, *topics: str) -> None:
         offsets = {"log_end_offset": 5, "high_watermark": 5, "last_stable_offset": 5, "log_start_offset": 0}
+        self.traffic = TrafficTable()
         log = SimpleNamespace(**offsets, read=lambda *_, **__: NOTHING_READ, transactions=SimpleNamespace(any=False))
         self.partitions = {
             topic: SimpleNamespace(
@@ -43,6 +46,7 @@ class Replicas:
                 is_leader=True,
                 leader_epoch=0,
                 check_leadership=lambda _epoch: ErrorCode.NONE,
+                traffic=self.traffic.of(topic),
             )
             for topic in topics
         }
@@ -72,7 +76,7 @@ def test_a_partition_that_is_gone_ends_the_wait(topics: tuple[str, ...]) -> None
     assert fetch.pending.done
 
 
-def test_a_partition_that_never_was_there_ends_no_wait() -> None:
-    """It is answered with the others, as in Kafka, which waits for those alone."""
+def test_a_partition_that_never_existed_ends_no_wait() -> None:
+    """A missing partition is answered with the others: as in Kafka, the fetch waits only for the others."""
     fetch = waiting(Replicas("other"), "never", "other")
     assert not fetch.try_complete()

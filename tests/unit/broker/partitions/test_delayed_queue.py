@@ -1,4 +1,4 @@
-"""Waiting requests on the loop: who fails, fails alone."""
+"""Waiting requests on the loop: a request that fails does not affect the others."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from lowtide.broker.partitions.delayed.queue import DelayedQueue, DelayedRequest
+from lowtide.broker.pending import DelayedQueue, DelayedRequest
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
@@ -16,7 +16,7 @@ KEY = TopicPartition("t", 0)
 
 
 class Waiting(DelayedRequest):
-    """Notes what becomes of it; `raises` names the step that fails."""
+    """Records its outcome; `raises` names the step that fails."""
 
     def __init__(self, name: str, outcomes: list[str], deadline_ms: int, raises: str = "") -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Waiting(DelayedRequest):
 
 
 def outcomes_of(raises: str, act: Callable[[DelayedQueue], None], wait_s: float = 0.1) -> tuple[list[str], list[str], int]:
-    """Three requests wait, the one in the middle raises: what becomes of each, what is reported, and how many are left."""
+    """Three requests wait, the one in the middle raises: the outcome of each, the reports, and how many are left."""
     outcomes: list[str] = []
     bugs: list[str] = []
 
@@ -72,29 +72,29 @@ def outcomes_of(raises: str, act: Callable[[DelayedQueue], None], wait_s: float 
 
 
 @pytest.mark.parametrize("raises", ["test", "again"])
-def test_a_request_that_raises_costs_the_others_nothing(raises: str) -> None:
+def test_a_request_that_raises_does_not_affect_the_others(raises: str) -> None:
     outcomes, bugs, left = outcomes_of(raises, lambda queue: queue.advance(KEY, 1))
     assert outcomes == ["first answered", "second closed", "third answered"]
     assert bugs == ["Waiting second"]
     assert left == 0
 
 
-def test_nor_at_the_deadline() -> None:
+def test_it_does_not_affect_the_others_at_the_deadline() -> None:
     outcomes, bugs, left = outcomes_of("late", lambda _queue: None, wait_s=2)
     assert outcomes == ["first answered late", "second closed", "third answered late"]
     assert bugs == ["Waiting second"]
     assert left == 0
 
 
-def test_nor_when_the_broker_stops() -> None:
+def test_it_does_not_affect_the_others_when_the_broker_stops() -> None:
     outcomes, bugs, left = outcomes_of("late", lambda queue: queue.close())
     assert outcomes == ["first answered late", "second closed", "third answered late"]
     assert bugs == ["Waiting second"]
     assert left == 0
 
 
-def test_the_timer_is_set_anew_after_a_failure() -> None:
-    """A request with a later deadline is answered when it comes, though an earlier one raised in between."""
+def test_the_timer_is_set_again_after_a_failure() -> None:
+    """A request with a later deadline is answered at that time, though an earlier one raised in between."""
     outcomes: list[str] = []
 
     async def main(loop: SimulatedLoop) -> None:
@@ -108,7 +108,7 @@ def test_the_timer_is_set_anew_after_a_failure() -> None:
 
 
 def test_a_closed_queue_parks_nothing() -> None:
-    """An answer that is given at a stop lets the next request of its connection be executed, and nobody would wake that one."""
+    """An answer at a stop lets the next request of its connection execute, and nothing would complete that one."""
     outcomes: list[str] = []
 
     async def main(loop: SimulatedLoop) -> int:

@@ -1,11 +1,12 @@
-"""Fetch sessions (KIP-227): ids, epochs, what is forgotten, what is declined."""
+"""Fetch sessions (KIP-227): ids, epochs, forgotten partitions, declined sessions."""
 
 from __future__ import annotations
 
 import random
 from typing import Any
 
-from lowtide.broker.partitions.fetch_session import EVICT_AFTER_IDLE_MS, MAXIMUM_CACHED_PARTITIONS, FetchPlan, FetchSessionCache
+from lowtide.broker.partitions.fetch_session import FetchPlan, FetchSessionCache
+from lowtide.broker.partitions.fetch_session_slots import EVICT_AFTER_IDLE_MS, MAXIMUM_CACHED_PARTITIONS
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, PartitionData
 
@@ -68,8 +69,8 @@ def test_unknown_session() -> None:
         assert cache().plan(request(session, {0: 1}), 12, 0).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-def test_a_session_that_grows_beyond_what_all_may_hold_is_closed() -> None:
-    """Its client begins anew with a full fetch, for which no session is opened. Those that don't grow go on."""
+def test_a_session_that_grows_beyond_the_limit_of_all_sessions_is_closed() -> None:
+    """Its client starts again with a full fetch, for which no session is opened. Sessions that do not grow continue."""
     sessions = cache()
     other = sessions.plan(request((0, 0), {0: 7}), 12, 0).session_id
     session_id = sessions.plan(request((0, 0), {0: 7}), 12, 0).session_id
@@ -95,7 +96,7 @@ def test_topic_ids_and_names_do_not_mix_in_a_session() -> None:
 
 
 def test_full_cache_declines_until_a_session_is_idle() -> None:
-    """A client that opens session after session cannot push out those in use."""
+    """A client that opens session after session cannot evict those in use."""
     sessions = cache(slots=2)
     first = sessions.plan(request((0, 0), {0: 1}), 12, 0).session_id
     sessions.plan(request((0, 0), {0: 1}), 12, 0)
@@ -122,5 +123,5 @@ def test_news_are_records_moved_offsets_and_errors() -> None:
     assert target.has_news(answer(0, records=b"x"))
     failed = answer(0, error=ErrorCode.OFFSET_OUT_OF_RANGE, high_watermark=-1, log_start=-1)
     target.tell(failed)
-    assert target.has_news(failed), "an error is told every time"
-    assert target.has_news(answer(0)), "and so is its end"
+    assert target.has_news(failed), "an error is returned every time"
+    assert target.has_news(answer(0)), "the end of the error is news too"

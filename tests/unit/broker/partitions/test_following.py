@@ -1,4 +1,4 @@
-"""A follower: what it asks, what it makes of answers, and what it waits for."""
+"""A follower: its requests, its reactions to responses, and its waits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lowtide.simulation.chronicle import BrokerLog, Chronicle
 from .following import NONE, SESSION, Following, epochs_in, offsets, records, row, simulate
 
 
-def test_it_asks_as_a_replica_and_then_repeats_nothing() -> None:
+def test_it_fetches_as_a_replica_and_then_repeats_nothing() -> None:
     async def run(world: Following) -> None:
         log = await world.begin()
         first = await world.next()
@@ -73,7 +73,7 @@ def test_a_refused_session_is_replaced_at_once(error: ErrorCode) -> None:
     simulate(run)
 
 
-def test_a_session_that_is_always_refused_is_not_asked_for_all_the_time() -> None:
+def test_a_session_that_is_always_refused_is_not_requested_in_every_fetch() -> None:
     async def run(world: Following) -> None:
         await world.begin()
         times = []
@@ -89,8 +89,8 @@ def test_a_session_that_is_always_refused_is_not_asked_for_all_the_time() -> Non
 # Truncation
 
 
-def test_where_the_logs_part_it_cuts_and_believes_nothing_else_of_that_answer() -> None:
-    """KIP-595, KAFKA-14704: the high watermark and the log start of such an answer would show what is about to be cut."""
+def test_where_the_logs_diverge_it_truncates_and_ignores_the_rest_of_that_response() -> None:
+    """KIP-595, KAFKA-14704: the high watermark and the log start of such a response would expose records that are about to be truncated."""
 
     async def run(world: Following) -> None:
         log = await world.filled(0, 0, 0, high_watermark=1)
@@ -108,8 +108,8 @@ def test_where_the_logs_part_it_cuts_and_believes_nothing_else_of_that_answer() 
     simulate(run)
 
 
-def test_after_fast_elections_it_asks_once_more_for_each_epoch_that_the_leader_does_not_know() -> None:
-    """KIP-279: cut where the leader's epoch ends in one's own log, and ask again."""
+def test_after_fast_elections_it_asks_once_more_for_each_epoch_that_the_leader_does_not_have() -> None:
+    """KIP-279: truncate to the end of the leader's epoch in the local log, and ask again."""
 
     async def run(world: Following) -> None:
         log = await world.filled(0, 1, 1, 4, 4)
@@ -136,14 +136,14 @@ def test_it_fetches_nothing_before_a_truncation_is_on_the_disk() -> None:
         world.set_commit_ms(50)
         world.answer(asked, row(diverging=(0, 1)))
         asked = await world.next()
-        assert world.loop.time() - started > 0.1, "the cut, and then the lowered recovery point"
+        assert world.loop.time() - started > 0.1, "the truncation, and then the lowered recovery point"
         assert [each.fetch_offset for each in asked.rows] == [1]
         assert log.log_end_offset == 1
 
     simulate(run)
 
 
-def test_a_truncation_to_below_the_log_start_takes_the_leaders_word_for_its_last_epoch() -> None:
+def test_a_truncation_to_below_the_log_start_takes_its_last_epoch_from_the_leader() -> None:
     async def run(world: Following) -> None:
         log = await world.filled(0, 0, 3, 3, high_watermark=4)
         await world.fetched(row(log_start_offset=2, high_watermark=4))
@@ -161,15 +161,15 @@ def test_a_truncation_to_below_the_log_start_takes_the_leaders_word_for_its_last
 @pytest.mark.parametrize(
     ("start", "end", "expected"),
     [
-        (0, 2, (0, 1, 2)),  # ahead of the leader: what it doesn't have goes
-        (0, 3, (0, 1, 3)),  # in range when asked again: nothing goes
+        (0, 2, (0, 1, 2)),  # ahead of the leader: the records that the leader lacks are truncated
+        (0, 3, (0, 1, 3)),  # in range when asked again: nothing is truncated
         (2, 9, (0, 1, 3)),
-        (5, 9, (5, 5, 5)),  # below the leader's log start: all goes
-        (3, 9, (3, 3, 3)),  # at its log start, and nothing heard yet
+        (5, 9, (5, 5, 5)),  # below the leader's log start: all is truncated
+        (3, 9, (3, 3, 3)),  # at its log start, and no response yet
     ],
 )
 def test_out_of_range_asks_where_the_leaders_log_starts_and_ends(start: int, end: int, expected: tuple[int, int, int]) -> None:
-    """KAFKA-2143, KAFKA-7414: ahead isn't behind, and nothing is wiped for an answer that has become wrong."""
+    """KAFKA-2143, KAFKA-7414: ahead is not behind, and an outdated response deletes nothing."""
 
     async def run(world: Following) -> None:
         log = await world.filled(0, 0, 0, high_watermark=1)
@@ -188,7 +188,7 @@ def test_out_of_range_asks_where_the_leaders_log_starts_and_ends(start: int, end
     simulate(run)
 
 
-def test_out_of_range_of_a_leader_that_is_none_any_more_changes_nothing() -> None:
+def test_out_of_range_from_a_former_leader_changes_nothing() -> None:
     async def run(world: Following) -> None:
         log = await world.filled(0, 0, 0)
         asked = await world.next()
@@ -204,10 +204,10 @@ def test_out_of_range_of_a_leader_that_is_none_any_more_changes_nothing() -> Non
     simulate(run)
 
 
-# What counts for nothing
+# Responses that are ignored
 
 
-def test_an_answer_to_an_earlier_leader_epoch_counts_for_nothing() -> None:
+def test_an_answer_to_an_earlier_leader_epoch_is_ignored() -> None:
     async def run(world: Following) -> None:
         log = await world.begin()
         asked = await world.next()
@@ -221,8 +221,8 @@ def test_an_answer_to_an_earlier_leader_epoch_counts_for_nothing() -> None:
     simulate(run)
 
 
-def test_records_of_a_later_leader_epoch_are_left() -> None:
-    """KAFKA-18723: a leader that was elected again since the request was sent; its new records need a new check."""
+def test_records_of_a_later_leader_epoch_are_ignored() -> None:
+    """KAFKA-18723: the leader was elected again after the request was sent; its new records need a new check."""
 
     async def run(world: Following) -> None:
         log = await world.begin()
@@ -233,7 +233,7 @@ def test_records_of_a_later_leader_epoch_are_left() -> None:
 
 
 @pytest.mark.parametrize("fault", ["checksum", "offset"])
-def test_unsound_records_are_not_taken_and_others_go_on(fault: str) -> None:
+def test_invalid_records_are_not_appended_and_other_partitions_continue(fault: str) -> None:
     async def run(world: Following) -> None:
         log = await world.begin((2, 1), (2, 1))
         asked = await world.next()
@@ -257,10 +257,10 @@ def test_unsound_records_are_not_taken_and_others_go_on(fault: str) -> None:
     simulate(run)
 
 
-# Rests
+# Back-off
 
 
-def test_a_leader_that_does_not_know_of_it_yet_is_asked_again_soon_and_then_less_often() -> None:
+def test_a_leader_that_does_not_have_the_metadata_yet_is_asked_again_soon_and_then_less_often() -> None:
     async def run(world: Following) -> None:
         await world.begin()
         times = []
@@ -315,7 +315,7 @@ def test_another_leader_is_followed_at_once() -> None:
 # Reads of consumers, and old versions
 
 
-def test_it_may_be_read_while_its_leader_is_heard_and_its_log_start_is_the_leaders() -> None:
+def test_it_may_be_read_while_its_leader_responds_and_its_log_start_is_the_leaders() -> None:
     async def run(world: Following) -> None:
         await world.filled(0, 0, 0, high_watermark=3)
 
@@ -328,23 +328,23 @@ def test_it_may_be_read_while_its_leader_is_heard_and_its_log_start_is_the_leade
             await asyncio.sleep(0.9)
             world.answer(asked)
             await asyncio.sleep(0.1)
-            assert may_serve(), "a session says it for all that it doesn't name"
+            assert may_serve(), "a session confirms the partitions that it leaves out"
         world.set_commit_ms(40)
         asked = await world.next()
         world.answer(asked, row(high_watermark=3, log_start_offset=2))
         await asyncio.sleep(0.002)
-        assert not may_serve(), "the log start isn't durable here yet"
+        assert not may_serve(), "the log start is not durable here yet"
         asked = await world.next()
         await asyncio.sleep(0.05)
         assert may_serve()
         await asyncio.sleep(2.1)
-        assert not may_serve(), "that was long ago"
+        assert not may_serve(), "the response was long ago"
 
     simulate(run)
 
 
-def test_an_answer_that_names_it_with_an_error_does_not_say_that_nothing_is_new() -> None:
-    """DR7: a leader that is fenced answers fetches too, and then it doesn't say that its log start is what it was."""
+def test_an_answer_that_names_it_with_an_error_does_not_confirm_that_nothing_is_new() -> None:
+    """DR7: a fenced leader answers fetches too, and then its response does not confirm its log start."""
 
     async def run(world: Following) -> None:
         await world.filled(0, 0, 0, high_watermark=3)
@@ -358,8 +358,8 @@ def test_an_answer_that_names_it_with_an_error_does_not_say_that_nothing_is_new(
     simulate(run)
 
 
-def test_an_old_broker_fetches_by_name_and_asks_for_epochs_by_themselves() -> None:
-    """KIP-107's first restart: log starts aren't reported; KIP-101 as it was before Fetch told where logs part."""
+def test_an_old_broker_fetches_by_name_and_asks_for_epochs_separately() -> None:
+    """KIP-107's first restart: log starts are not reported; KIP-101 before Fetch reported divergence."""
 
     async def run(world: Following) -> None:
         log = await world.begin(inter_broker_protocol_version="0.10.2")
@@ -381,8 +381,8 @@ def test_an_old_broker_fetches_by_name_and_asks_for_epochs_by_themselves() -> No
     simulate(run)
 
 
-def test_what_was_asked_of_a_leaders_former_life_is_not_waited_for() -> None:
-    """A machine that lost its power refuses nothing: the request would wait for its time-out, half a minute."""
+def test_a_request_to_a_leaders_former_registration_is_not_waited_for() -> None:
+    """A machine without power refuses nothing: the request would wait for its timeout of half a minute."""
 
     async def run(world: Following) -> None:
         await world.begin()
@@ -397,7 +397,7 @@ def test_what_was_asked_of_a_leaders_former_life_is_not_waited_for() -> None:
     simulate(run)
 
 
-def test_an_old_broker_that_was_away_while_the_others_agreed_stops_and_says_why() -> None:
+def test_an_old_broker_that_was_away_while_the_others_agreed_stops_and_logs_why() -> None:
     async def run(world: Following) -> None:
         await world.begin(inter_broker_protocol_version="0.10.2")
         assert world.broker is not None

@@ -1,4 +1,4 @@
-"""A follower's disk: log starts, flushes, full and failing disks; what it reports waits for them, and the other partitions don't."""
+"""A follower's disk: log starts, flushes, full and failing disks; its reports wait for them, and the other partitions do not."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ import errno
 import pytest
 from msgspec.structs import replace
 
+from lowtide.runtime.filesystem.tree import files_below
+
 from .following import Following, offsets, records, row, simulate
 
 # Log starts
 
 
 def test_a_log_start_is_durable_before_it_is_reported_and_reported_at_once() -> None:
-    """DR1 and DR5: the next request waits for a quick commit, and then says it."""
+    """DR1 and DR5: the next request waits for a quick commit, and then reports it."""
 
     async def run(world: Following) -> None:
         log = await world.filled(0, 0, 0, high_watermark=3)
@@ -38,8 +40,8 @@ def test_a_slow_commit_makes_the_wait_short_until_the_log_start_is_reported() ->
         world.answer(asked, row(high_watermark=3, log_start_offset=2))
         answered = world.loop.time()
         asked = await world.next()
-        assert 0.005 <= asked.at_s - answered < 0.008, "it is held for so long"
-        assert (asked.rows, asked.message.max_wait_ms) == ([], 10), "the old log start is known, and nothing else may be said"
+        assert 0.005 <= asked.at_s - answered < 0.008, "the request is held for this time"
+        assert (asked.rows, asked.message.max_wait_ms) == ([], 10), "the old log start is reported already, and the new one may not be"
         assert offsets(log) == (0, 3, 3)
         while not asked.rows:
             world.answer(asked)
@@ -50,8 +52,8 @@ def test_a_slow_commit_makes_the_wait_short_until_the_log_start_is_reported() ->
     simulate(run)
 
 
-def test_a_delete_is_answered_when_the_log_start_is_durable_that_came_from_the_leader_before() -> None:
-    """DR4: it waits for the broker's own log start, whatever raised it."""
+def test_a_delete_is_answered_when_the_log_start_from_the_leader_is_durable() -> None:
+    """DR4: it waits for the broker's own log start, whichever event raised it."""
 
     async def run(world: Following) -> None:
         log = await world.filled(0, 0, 0, high_watermark=3)
@@ -64,12 +66,12 @@ def test_a_delete_is_answered_when_the_log_start_is_durable_that_came_from_the_l
         assert offsets(log) == (0, 3, 3)
         answer = await world.delete(2, leader_only=True)
         assert (answer.error_code, answer.leader_log_start_offset) == (0, 2)
-        assert world.loop.time() - asked_at < 0.05, "it isn't asked of the disk again"
+        assert world.loop.time() - asked_at < 0.05, "it needs no second commit"
 
     simulate(run)
 
 
-def test_whole_segments_below_a_received_log_start_go() -> None:
+def test_whole_segments_below_a_received_log_start_are_removed() -> None:
     async def run(world: Following) -> None:
         log = await world.begin()
         log.configure(replace(log.config, segment_bytes=100))
@@ -83,7 +85,7 @@ def test_whole_segments_below_a_received_log_start_go() -> None:
 
 
 @pytest.mark.parametrize("leader_start", [3, 7])
-def test_a_log_that_ends_at_or_below_the_leaders_start_begins_anew_there(leader_start: int) -> None:
+def test_a_log_that_ends_at_or_below_the_leaders_start_restarts_there(leader_start: int) -> None:
     async def run(world: Following) -> None:
         log = await world.filled(0, 0, 0, high_watermark=1)
         asked = await world.new_leader_epoch(1)
@@ -101,7 +103,7 @@ def test_a_log_that_ends_at_or_below_the_leaders_start_begins_anew_there(leader_
 
 
 def test_a_log_that_is_known_to_match_is_only_emptied() -> None:
-    """Where the leader has compared the last record in this leader epoch, producers and the last epoch stay."""
+    """If the leader compared the last record in this leader epoch, producers and the last epoch stay."""
 
     async def run(world: Following) -> None:
         log = await world.filled(0, 0, 0, high_watermark=1)
@@ -113,7 +115,7 @@ def test_a_log_that_is_known_to_match_is_only_emptied() -> None:
     simulate(run)
 
 
-def test_a_first_batch_that_straddles_the_start_is_taken() -> None:
+def test_a_first_batch_that_straddles_the_start_is_appended() -> None:
     """KAFKA-6975."""
 
     async def run(world: Following) -> None:
@@ -131,7 +133,7 @@ def test_a_first_batch_that_straddles_the_start_is_taken() -> None:
 # The disk
 
 
-def test_where_records_are_flushed_one_by_one_only_flushed_ones_are_reported() -> None:
+def test_with_a_flush_for_each_record_only_flushed_records_are_reported() -> None:
     async def run(world: Following) -> None:
         log = await world.begin(configs={"flush.messages": "1"})
         asked = await world.next()
@@ -152,7 +154,7 @@ def test_where_records_are_flushed_one_by_one_only_flushed_ones_are_reported() -
     simulate(run)
 
 
-def test_a_full_disk_is_waited_for_and_others_go_on() -> None:
+def test_a_full_disk_is_waited_for_and_other_partitions_continue() -> None:
     async def run(world: Following) -> None:
         log = await world.begin((2, 1), (2, 1))
         asked = await world.next()
@@ -174,8 +176,8 @@ def test_a_full_disk_is_waited_for_and_others_go_on() -> None:
     simulate(run)
 
 
-def test_a_full_disk_takes_log_starts_and_reports_them() -> None:
-    """Deletes are what makes room again, so they must not wait for the records that there is no room for."""
+def test_a_full_disk_accepts_log_starts_and_reports_them() -> None:
+    """Deletes free space, so they must not wait for records that there is no space for."""
 
     async def run(world: Following) -> None:
         log = await world.begin()
@@ -195,7 +197,7 @@ def test_a_full_disk_takes_log_starts_and_reports_them() -> None:
         await world.nothing_asked(0.5)
         world.filesystem.capacity_bytes = None
         asked = await world.next()
-        assert 0.9 < asked.at_s - refused < 1.1, "and it rests while nothing new is deleted"
+        assert 0.9 < asked.at_s - refused < 1.1, "the follower backs off while nothing new is deleted"
         world.answer(asked, row(records=records(3), high_watermark=4, log_start_offset=2))
         await world.next()
         assert offsets(log) == (2, 4, 4)
@@ -203,13 +205,13 @@ def test_a_full_disk_takes_log_starts_and_reports_them() -> None:
     simulate(run)
 
 
-def test_what_a_full_disk_has_taken_is_flushed_before_it_is_reported() -> None:
+def test_records_appended_on_a_full_disk_are_flushed_before_it_is_reported() -> None:
     async def run(world: Following) -> None:
         log = await world.begin(configs={"flush.messages": "1"})
         asked = await world.next()
         world.set_commit_ms(30)
         first = records(0)
-        world.filesystem.capacity_bytes = sum(node.size for node in world.filesystem._files()) + len(first) + 10
+        world.filesystem.capacity_bytes = sum(node.size for node in files_below(world.filesystem._root)) + len(first) + 10
         world.answer(asked, row(records=first + records(1, 9), high_watermark=2))
         asked = await world.next()
         assert offsets(log) == (0, 1, 1)
@@ -218,7 +220,7 @@ def test_what_a_full_disk_has_taken_is_flushed_before_it_is_reported() -> None:
     simulate(run)
 
 
-def test_a_failed_log_directory_ends_what_is_in_it_only() -> None:
+def test_a_failed_log_directory_ends_only_its_own_partitions() -> None:
     async def run(world: Following) -> None:
         log = await world.begin((2, 1), (2, 1), log_dirs="/data,/other")
         other = world.partition(1).log
@@ -231,5 +233,29 @@ def test_a_failed_log_directory_ends_what_is_in_it_only() -> None:
         healthy = other if failing is log else log
         assert (healthy.log_end_offset, failing.log_end_offset) == (1, 0)
         assert [each.partition for each in asked.rows] == [healthy.topic_partition.partition]
+
+    simulate(run)
+
+
+def test_a_truncation_that_lacks_descriptors_is_repeated() -> None:
+    """The log stays as it is; a follower that waited for that truncation for ever would never be in sync again."""
+
+    async def run(world: Following) -> None:
+        log = await world.filled(0, 0, 3, 3, high_watermark=4)
+        await world.fetched(row(log_start_offset=2, high_watermark=4))
+        await world.fetched()
+        asked = await world.new_leader_epoch(5)
+        world.filesystem.open_files_max = 0
+        world.answer(asked, row(diverging=(1, 1), log_start_offset=0))
+        answered = world.loop.time()
+        asked = await world.next()
+        assert asked.at_s - answered > 0.9, "it rests"
+        assert [each.fetch_offset for each in asked.rows] == [4]
+        assert offsets(log) == (2, 4, 4)
+        world.filesystem.open_files_max = None
+        world.answer(asked, row(diverging=(1, 1), log_start_offset=0))
+        asked = await world.next()
+        assert offsets(log) == (1, 1, 1)
+        assert [each.fetch_offset for each in asked.rows] == [1]
 
     simulate(run)

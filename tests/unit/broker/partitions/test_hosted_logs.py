@@ -1,11 +1,11 @@
-"""Logs that can't be made: told in a line for each directory, once, whatever the number of partitions."""
+"""Logs that cannot be created: one log line for each directory, whatever the number of partitions."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
 
-from lowtide.broker.partitions.hosted_logs import HostedLogs
+from lowtide.broker.partitions.hosted_logs import HostedLogs, OfflinePartitions
 from lowtide.protocol.types import TopicPartition
 from lowtide.storage.errors import StorageError
 from lowtide.storage.log.log import LogConfig
@@ -14,15 +14,15 @@ TOPIC_ID = b"T" * 16
 
 
 class Disks:
-    """As much of the log manager as is needed to fail."""
+    """The part of the log manager that fails."""
 
     def __init__(self) -> None:
         self.logs: dict[TopicPartition, Any] = {}
-        self.paths = ("/a", "/b", "/bb")
+        self.directories = SimpleNamespace(paths=("/a", "/b", "/bb"))
         self.failing = {"/a": "/a", "/bb": "/bb/t-1/00000000000000000000.log"}
 
     def create_log(self, key: TopicPartition, _topic_id: bytes, _config: LogConfig) -> Any:
-        directory = self.paths[key.partition % 3]
+        directory = self.directories.paths[key.partition % 3]
         if directory in self.failing:
             raise StorageError(self.failing[directory], "it has failed")
         return self.logs.setdefault(key, SimpleNamespace(topic_id=TOPIC_ID, offline=False))
@@ -32,7 +32,8 @@ def test_one_line_for_each_directory_that_fails() -> None:
     lines: list[dict[str, Any]] = []
     disks = Disks()
     log = SimpleNamespace(error=lambda event, **what: lines.append({"event": event, **what}))
-    hosted = HostedLogs(disks, log, on_free=lambda _names: None, has_to_go=lambda *_: True)  # type: ignore[arg-type]
+    offline = OfflinePartitions()
+    hosted = HostedLogs(disks, offline, log, on_free=lambda _names: None, has_to_go=lambda *_: True)  # type: ignore[arg-type]
     keys = [TopicPartition("t", number) for number in range(3000)]
 
     def ask_for_all() -> None:
@@ -52,11 +53,11 @@ def test_one_line_for_each_directory_that_fails() -> None:
         }
         for directory, path, first in expected
     ]
-    assert hosted.offline == frozenset(key for key in keys if key.partition % 3 != 1)
-    assert isinstance(hosted.offline, frozenset)
+    assert offline.keys == frozenset(key for key in keys if key.partition % 3 != 1)
+    assert isinstance(offline.keys, frozenset)
     ask_for_all()
-    assert len(lines) == 2, "what is known isn't told again"
+    assert len(lines) == 2, "a known failure is not logged again"
     disks.failing.clear()
     ask_for_all()
-    assert hosted.offline == frozenset()
+    assert offline.keys == frozenset()
     assert len(lines) == 2

@@ -1,12 +1,12 @@
-"""A producer that got no answers sends its batches again, also when the broker was killed more than once: none is out of order."""
+"""A producer without responses sends its batches again, also when the broker was killed more than once: none is out of order."""
 
 from __future__ import annotations
 
 import pytest
 
+from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.records import build_batch
-from lowtide.storage.log.producer_state import REMEMBERED_BATCHES
+from lowtide.storage.log.producer_entry import REMEMBERED_BATCHES
 
 from .test_slow_produce import HOST, World, produce, rows, simulate
 

@@ -1,4 +1,4 @@
-"""Deletes at a leader with followers: rules DR1 to DR6, each by what a client sees."""
+"""Deletes at a leader with followers: rules DR1 to DR6, each by its effect on a client."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SOON_S = 0.05
 
 
 async def begin(world: Leading, *, isr: tuple[int, ...] = (1, 2, 3)) -> tuple[Follower, Follower]:
-    """Three replicas that all have three records; the third only as far as it is in sync."""
+    """Three replicas that all have three records; the third only if it is in the ISR."""
     await world.start(2, 3)
     await world.create_topic()
     if isr != (1, 2, 3):
@@ -65,7 +65,7 @@ def test_a_delete_is_acknowledged_when_all_have_reported_it() -> None:
     simulate(run)
 
 
-def test_a_fetch_is_answered_at_once_while_there_is_a_log_start_to_tell() -> None:
+def test_a_fetch_is_answered_at_once_while_there_is_a_log_start_to_report() -> None:
     """Rule DR5, with and without a session."""
 
     async def run(world: Leading) -> None:
@@ -83,7 +83,7 @@ def test_a_fetch_is_answered_at_once_while_there_is_a_log_start_to_tell() -> Non
         for answer in (await waiting, await waiting_too):
             assert answer.responses[0].partitions[0].log_start_offset == 2
         assert world.loop.time() - started < SOON_S
-        # Told once: the next fetch waits, until the follower has reported it.
+        # The log start is sent once: the next fetch waits, until the follower has reported it.
         started = world.loop.time()
         await second.fetch(wait_ms=300)
         assert world.loop.time() - started > 0.29
@@ -95,7 +95,7 @@ def test_a_fetch_is_answered_at_once_while_there_is_a_log_start_to_tell() -> Non
     simulate(run)
 
 
-def test_who_begins_a_session_is_told_the_log_start_anew() -> None:
+def test_a_new_session_receives_the_log_start_again() -> None:
     async def run(world: Leading) -> None:
         second, _ = await begin(world)
         await parked(world)
@@ -116,7 +116,7 @@ def test_a_leader_only_delete_never_waits_for_followers_and_an_ordinary_one_belo
         row = await world.delete(2, leader_only=True)
         assert (row.error_code, row.low_watermark, row.leader_log_start_offset) == (NONE, 0, 2)
         assert world.loop.time() - started < SOON_S
-        assert world.leadership().floor == 0, "steady deletes of the leader alone keep no follower out"
+        assert world.leadership().floor == 0, "steady leader-only deletes keep no follower out of the ISR"
         delete = await parked(world, 1)
         for follower in (second, third):
             follower.start = 1
@@ -147,22 +147,22 @@ def test_a_delete_that_timed_out_and_is_repeated_parks_again_while_a_follower_is
     simulate(run)
 
 
-def test_a_client_that_goes_away_while_followers_are_waited_for_is_forgotten() -> None:
-    """Its delete is, and its connection; the delete of another client waits on."""
+def test_a_client_that_disconnects_while_its_delete_waits_for_followers_is_forgotten() -> None:
+    """Its delete and its connection are removed; the delete of another client still waits."""
 
     async def run(world: Leading) -> None:
         second, third = await begin(world)
         other = await parked(world)
-        known = set(world.broker._host.connections)
+        known = set(world.broker.serving.host.connections)
         client = await world.connect()
         gone = asyncio.ensure_future(world.delete(2, timeout_ms=5000, client=client))  # noqa: TID251
         await asyncio.sleep(0.02)
-        [connection] = set(world.broker._host.connections) - known
-        connection._transport.abort()  # as when the client resets it: a plain close would be given some time
+        [connection] = set(world.broker.serving.host.connections) - known
+        connection._transport.abort()  # as after a reset by the client: after a plain close the request is kept for some time
         with pytest.raises(ConnectionError):
             await gone
-        assert set(world.broker._host.connections) == known
-        assert len(world.replicas.deletes) == 1
+        assert set(world.broker.serving.host.connections) == known
+        assert len(world.replicas.waiting.deletes) == 1
         for follower in (second, third):
             follower.start = 2
             await follower.fetch()
@@ -204,7 +204,7 @@ def test_a_replica_that_falls_silent_is_not_waited_for_and_nothing_else_wakes() 
     simulate(run)
 
 
-def test_a_new_leader_waits_for_every_replica_that_its_image_shows_alive() -> None:
+def test_a_new_leader_waits_for_every_replica_that_is_live_in_its_image() -> None:
     async def run(world: Leading) -> None:
         second, _ = await begin(world, isr=(1, 2))
         await world.change(leader_epoch=1)
@@ -213,7 +213,7 @@ def test_a_new_leader_waits_for_every_replica_that_its_image_shows_alive() -> No
         delete = await parked(world)
         await second.fetch()
         await asyncio.sleep(SOON_S)
-        assert not delete.done(), "broker 3 may fetch any moment"
+        assert not delete.done(), "broker 3 may fetch at any moment"
 
     simulate(run)
 
@@ -244,7 +244,7 @@ def test_a_report_counts_for_its_leader_epoch_and_registration_only() -> None:
 
 
 async def parked_behind_an_unseen_registration(world: Leading) -> tuple[int, asyncio.Future[Any]]:
-    """A delete that only waits for broker 3, whose last fetch named a registration that the image doesn't show: that epoch, the delete."""
+    """A delete that only waits for broker 3, whose last fetch named a registration that the image lacks: that epoch, and the delete."""
     second, third = await begin(world, isr=(1, 2))
     await world.fence(3)
     newer = world.replicas.image.revision + 1
@@ -257,7 +257,7 @@ async def parked_behind_an_unseen_registration(world: Leading) -> tuple[int, asy
     return newer, delete
 
 
-def test_a_registration_that_the_image_does_not_show_yet_counts_as_live() -> None:
+def test_a_registration_that_the_image_does_not_have_yet_counts_as_live() -> None:
     async def run(world: Leading) -> None:
         newer, delete = await parked_behind_an_unseen_registration(world)
         assert 3 not in world.leadership().maximal_isr
@@ -281,7 +281,7 @@ def test_a_registration_that_was_invented_or_is_over_stops_no_delete_once_the_im
     simulate(run)
 
 
-def test_what_a_follower_told_before_its_registration_was_known_is_asked_for_again_at_once() -> None:
+def test_a_report_of_a_follower_before_its_registration_was_known_is_asked_for_again_at_once() -> None:
     async def run(world: Leading) -> None:
         second, third = await begin(world, isr=(1, 2))
         await world.fence(3)
@@ -306,8 +306,8 @@ def test_what_a_follower_told_before_its_registration_was_known_is_asked_for_aga
 
 
 @pytest.mark.parametrize(("broker_id", "newer"), [(3, 1), (3, 1 << 40), (3, -1), (9, 0)])
-def test_who_is_not_known_to_be_registered_gets_no_session(broker_id: int, newer: int) -> None:
-    """A follower's session takes the place of a client's, so whoever invented followers would take them all."""
+def test_an_unknown_follower_gets_no_session(broker_id: int, newer: int) -> None:
+    """A follower's session evicts a client's session, so invented followers would evict them all."""
 
     async def run(world: Leading) -> None:
         _, third = await begin(world)
@@ -324,7 +324,7 @@ EVENTS = (
     "assignment",
     "not leader",
     "flips",
-    "anew",
+    "re-created",
     "deleted",
     "own directory",
     "own fence",
@@ -355,7 +355,7 @@ def test_every_event_that_ends_a_delete_answers_it_at_once(event: str) -> None:
         expected = {
             "not leader": ErrorCode.NOT_LEADER_OR_FOLLOWER,
             "flips": ErrorCode.NOT_LEADER_OR_FOLLOWER,
-            "anew": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            "re-created": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             "deleted": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             "own directory": ErrorCode.KAFKA_STORAGE_ERROR,
             "own fence": ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -381,14 +381,14 @@ async def happen(world: Leading, event: str) -> None:
             await world.change(leader_epoch=2)
         case "deleted":
             await delete_topic(world)
-        case "anew":
+        case "re-created":
             await delete_topic(world)
             await world.create_topic()
         case "own directory":
             log = world.partition().log
             world.replicas.log_manager.fail_directory_of(log, StorageError("/data", "it broke"))
         case "own fence":
-            world.replicas.fence_with(lambda: True)
+            world.replicas.is_fenced = lambda: True
             world.replicas.on_fenced()
         case "directory of a follower":
             await world.put(keys.offline(3), encode({topic_id_text(topic.topic_id): [0]}), lease_of=3)
@@ -461,7 +461,7 @@ def test_while_log_starts_are_not_reported_no_ordinary_delete_is_acknowledged() 
 
 
 def test_a_delete_is_acknowledged_as_soon_as_all_brokers_report_log_starts() -> None:
-    """Rule DR4: what the brokers agree on is an event that can end a delete."""
+    """Rule DR4: a change of the feature levels of the brokers is an event that can end a delete."""
 
     async def run(world: Leading) -> None:
         second, third = await begin(world)

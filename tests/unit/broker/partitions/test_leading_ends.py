@@ -1,4 +1,4 @@
-"""What a new leader tells whose high watermark may be an old one (KIP-207), and what replicas are told that are ahead of it."""
+"""The end that a new leader returns while its high watermark may be old (KIP-207), and its responses to replicas that are ahead of it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def ask(world: Leading, timestamp: int, *, version: int = 7, replica_id: i
     return found.error_code, found.offset
 
 
-def test_a_new_leader_tells_no_end_that_may_be_older_than_what_was_told_before() -> None:
+def test_a_new_leader_returns_no_end_that_may_be_below_an_earlier_one() -> None:
     async def run(world: Leading) -> None:
         await world.start(2)
         await world.create_topic("t", (1, 2))
@@ -31,8 +31,8 @@ def test_a_new_leader_tells_no_end_that_may_be_older_than_what_was_told_before()
         assert await ask(world, LATEST) == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
         assert await ask(world, LATEST, version=4) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
         assert await ask(world, EARLIEST) == (NONE, 0)
-        assert await ask(world, 1) == (NONE, 0), "what is found is committed"
-        assert await ask(world, 1 << 50) == (ErrorCode.OFFSET_NOT_AVAILABLE, -1), "that nothing is found may be wrong"
+        assert await ask(world, 1) == (NONE, 0), "an offset that is found is committed"
+        assert await ask(world, 1 << 50) == (ErrorCode.OFFSET_NOT_AVAILABLE, -1), "the absence of a result may be wrong"
         await follower.catch_up()
         assert await ask(world, LATEST) == (NONE, 3)
         assert await ask(world, 1 << 50) == (NONE, -1)
@@ -41,8 +41,8 @@ def test_a_new_leader_tells_no_end_that_may_be_older_than_what_was_told_before()
 
 
 @pytest.mark.parametrize(("least", "told"), [("1", (NONE, 3)), ("2", (ErrorCode.OFFSET_NOT_AVAILABLE, -1))])
-def test_who_is_elected_as_the_only_one_in_sync_has_committed_all_that_it_has(least: str, told: tuple[int, int]) -> None:
-    """At once, if that is enough of them; there is nobody whose fetch could say it later."""
+def test_a_leader_elected_as_the_only_one_in_sync_has_committed_all_that_it_has(least: str, told: tuple[int, int]) -> None:
+    """It commits at once, if one replica is enough; no follower's fetch could commit it later."""
 
     async def run(world: Leading) -> None:
         await world.start(2)
@@ -57,8 +57,8 @@ def test_who_is_elected_as_the_only_one_in_sync_has_committed_all_that_it_has(le
     simulate(run)
 
 
-def test_a_replica_that_is_ahead_is_told_where_the_logs_part() -> None:
-    """KIP-595. Out of range it is only where it doesn't tell its last epoch; then it has to ask for the range."""
+def test_a_replica_that_is_ahead_receives_where_the_logs_diverge() -> None:
+    """KIP-595. It is out of range only if its fetch lacks the last epoch; then it must ask for the range."""
 
     async def run(world: Leading) -> None:
         await world.start(2)
@@ -78,8 +78,8 @@ def test_a_replica_that_is_ahead_is_told_where_the_logs_part() -> None:
     simulate(run)
 
 
-def test_a_replica_is_told_the_log_end() -> None:
-    """It wants to know where the logs part; by the high watermark it would cut what is committed soon."""
+def test_a_replica_receives_the_log_end() -> None:
+    """It needs the offset where the logs diverge; by the high watermark it would truncate records that are about to be committed."""
 
     async def run(world: Leading) -> None:
         await world.start(2)

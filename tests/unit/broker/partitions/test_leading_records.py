@@ -1,4 +1,4 @@
-"""A leader with followers: what they are served, when records are committed, and who is in sync."""
+"""A leader with followers: the records that they receive, when records are committed, and which replicas are in sync."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 from lowtide.broker.partitions.delayed.fetch_reader import FetchReader
 from lowtide.metadata import keys
 from lowtide.metadata.records import encode
+from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.fetch import FetchRequest
 from lowtide.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from lowtide.protocol.records import build_batch
 from lowtide.protocol.types import topic_id_text
 
 from .leading import LAG_MS, NONE, Follower, Leading, simulate
@@ -35,7 +35,7 @@ def test_a_record_is_committed_when_all_in_sync_replicas_have_fetched_it() -> No
         assert (await second.fetch()).high_watermark == 0
         assert not produced.done()
         third.end = 1
-        assert (await third.fetch()).high_watermark == 1, "the fetch that commits it is told so"
+        assert (await third.fetch()).high_watermark == 1, "the response to the fetch that commits it says so"
         row = await produced
         assert (row.error_code, row.base_offset) == (NONE, 0)
 
@@ -59,7 +59,7 @@ def test_acks_1_is_answered_at_once_and_several_acks_all_of_one_connection_wait_
     simulate(run)
 
 
-def test_a_produce_that_nobody_fetches_times_out_in_time() -> None:
+def test_a_produce_that_no_follower_fetches_times_out_in_time() -> None:
     async def run(world: Leading) -> None:
         await world.start(2, 3)
         await world.create_topic()
@@ -72,7 +72,7 @@ def test_a_produce_that_nobody_fetches_times_out_in_time() -> None:
 
 
 @pytest.mark.parametrize("flush_messages", ["1", "9223372036854775807"])
-def test_flushed_and_committed_is_both_waited_for(flush_messages: str) -> None:
+def test_an_answer_waits_for_the_flush_and_the_commit(flush_messages: str) -> None:
     async def run(world: Leading) -> None:
         world.commit_ms = (50, 50)
         await world.start(2)
@@ -90,7 +90,7 @@ def test_flushed_and_committed_is_both_waited_for(flush_messages: str) -> None:
     simulate(run)
 
 
-def test_a_leader_that_is_deposed_tells_who_waits_at_once() -> None:
+def test_a_leader_that_is_deposed_answers_waiting_requests_at_once() -> None:
     async def run(world: Leading) -> None:
         await world.start(2, 3)
         await world.create_topic()
@@ -109,7 +109,7 @@ def test_a_leader_that_is_deposed_tells_who_waits_at_once() -> None:
         answer = await waiting
         assert answer.responses[0].partitions[0].error_code == ErrorCode.FENCED_LEADER_EPOCH
         assert answer.responses[0].partitions[0].current_leader.leader_id == 2
-        assert [node.node_id for node in answer.node_endpoints] == [2], "the leader, and nobody else"
+        assert [node.node_id for node in answer.node_endpoints] == [2], "the leader, and no other node"
         assert world.loop.time() - started < 0.05
         assert world.partition().leadership is None
 
@@ -134,7 +134,7 @@ FORGERIES: dict[str, tuple[dict[str, Any], int]] = {
     "an offset above the end": ({"fetch_offset": 4}, ErrorCode.OFFSET_OUT_OF_RANGE),
     "an offset below the start": ({"fetch_offset": 0}, ErrorCode.OFFSET_OUT_OF_RANGE),
     "a log start above the end": ({"log_start_offset": 4}, ErrorCode.OFFSET_OUT_OF_RANGE),
-    "a log start that is none": ({"log_start_offset": -2}, ErrorCode.OFFSET_OUT_OF_RANGE),
+    "an invalid log start": ({"log_start_offset": -2}, ErrorCode.OFFSET_OUT_OF_RANGE),
 }
 
 
@@ -162,7 +162,7 @@ def test_a_forged_or_old_fetch_changes_nothing(name: str) -> None:
     simulate(run)
 
 
-def test_a_diverging_fetch_is_told_so_and_counts_for_nothing() -> None:
+def test_a_diverging_fetch_receives_the_divergence_and_is_not_counted() -> None:
     async def run(world: Leading) -> None:
         await world.start(2, 3)
         await world.create_topic()
@@ -179,7 +179,7 @@ def test_a_diverging_fetch_is_told_so_and_counts_for_nothing() -> None:
 
 
 async def begin(world: Leading, *, isr: tuple[int, ...] = (1, 2, 3), **configs: str) -> tuple[Follower, Follower]:
-    """Three replicas, three records that all have, and an ISR as it is said."""
+    """Three replicas, three records that all have, and the given ISR."""
     await world.start(2, 3)
     await world.create_topic(**configs)
     if isr != (1, 2, 3):
@@ -214,7 +214,7 @@ def test_a_follower_that_has_caught_up_joins_under_its_registration() -> None:
         assert world.leadership().proposal is None, "it lacks a committed record"
         assert world.partition().log.high_watermark == 3
         await second.catch_up()
-        assert world.leadership().maximal_isr == {1, 2}, "it counts from the proposal on"
+        assert world.leadership().maximal_isr == {1, 2}, "it counts as soon as it is proposed"
         await world.see()
         await asyncio.sleep(0.01)
         assert world.image().isr == (1, 2)
@@ -229,7 +229,7 @@ def test_a_follower_that_has_caught_up_joins_under_its_registration() -> None:
 
 
 @pytest.mark.parametrize("why", ["wants to stop", "offline directory", "fenced"])
-def test_who_may_not_be_in_sync_does_not_join(why: str) -> None:
+def test_a_replica_that_may_not_be_in_sync_does_not_join(why: str) -> None:
     async def run(world: Leading) -> None:
         second, _ = await begin(world, isr=(1,))
         topic_id = world.replicas.image.topics["t"].topic_id
@@ -311,7 +311,7 @@ def test_a_session_answers_and_visits_only_what_has_changed(monkeypatch: pytest.
         assert set(visited) == {7}
         assert [row.partition_index for row in news.responses[0].partitions] == [7]
         assert all(each.last_fetch_ms > 0 for number in range(50) for each in world.leadership(number).followers.values())
-        # Idle partitions stay caught up for ever: they were fetched with the session.
+        # Idle partitions stay caught up: they were fetched with the session.
         for epoch in range(3, 3 + 3 * LAG_MS // 400):
             request = again(epoch, 400)
             if epoch == 3:
@@ -338,8 +338,8 @@ def test_a_leader_counts_a_follower_of_a_session_that_is_silent_as_slow() -> Non
 
 
 @pytest.mark.parametrize(("version", "code"), [(7, ErrorCode.OFFSET_NOT_AVAILABLE), (4, ErrorCode.LEADER_NOT_AVAILABLE)])
-def test_a_new_leader_that_does_not_know_what_is_committed_tells_no_end(version: int, code: int) -> None:
-    """Or it would tell one below the end that its predecessor told, and a reader would take records for lost."""
+def test_a_new_leader_that_does_not_know_what_is_committed_returns_no_end(version: int, code: int) -> None:
+    """Otherwise it could return an end below that of its predecessor, and a reader would consider records lost."""
 
     async def run(world: Leading) -> None:
         second, third = await begin(world)
@@ -363,8 +363,8 @@ def test_a_new_leader_that_does_not_know_what_is_committed_tells_no_end(version:
     simulate(run)
 
 
-def test_a_batch_that_came_behind_a_refused_one_is_not_the_first() -> None:
-    """The log doesn't know its producer, which may begin anywhere: then the one that is sent again would be out of order for good."""
+def test_a_batch_behind_a_refused_one_is_not_the_first() -> None:
+    """The log has no state of its producer, which may begin anywhere: the retry of the refused batch would then always be out of order."""
 
     def batch(sequence: int) -> ProduceRequest:
         records = build_batch([(1, None, b"v", ())], producer_id=7, producer_epoch=0, base_sequence=sequence)

@@ -1,4 +1,4 @@
-"""Who waits at a leader for what others do: coordinators, producers whose ISR shrinks, requests of a topic that is made anew."""
+"""Waits at a leader: coordinators, producers whose ISR shrinks, requests of a topic that is re-created."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def delete_topic(world: Leading) -> None:
 # when_committed
 
 
-def test_it_is_told_once_when_the_offset_is_committed_and_at_once_if_it_is() -> None:
+def test_a_listener_is_called_once_when_the_offset_is_committed_or_at_once() -> None:
     async def run(world: Leading) -> None:
         follower = await begin(world)
         told: list[tuple[int, ErrorCode]] = []
@@ -58,11 +58,11 @@ def test_it_is_told_once_when_the_offset_is_committed_and_at_once_if_it_is() -> 
         ("leadership moves", ErrorCode.NOT_LEADER_OR_FOLLOWER),
         ("leadership flips", ErrorCode.NOT_LEADER_OR_FOLLOWER),
         ("topic is deleted", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-        ("topic is made anew", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ("topic is re-created", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         ("time is up", ErrorCode.REQUEST_TIMED_OUT),
     ],
 )
-def test_it_is_told_what_ended_the_wait(event: str, error: ErrorCode) -> None:
+def test_a_listener_receives_what_ended_the_wait(event: str, error: ErrorCode) -> None:
     async def run(world: Leading) -> None:
         await begin(world)
         told: list[ErrorCode] = []
@@ -78,7 +78,7 @@ def test_it_is_told_what_ended_the_wait(event: str, error: ErrorCode) -> None:
             assert told == []
         await asyncio.sleep(SOON_S)
         assert told == [error]
-        if event == "topic is made anew":
+        if event == "topic is re-created":
             await world.create_topic("t", (1, 2))
             world.replicas.when_committed(world.partition(), 1, told.append)
             await world.produce(1, acks=1)
@@ -88,7 +88,7 @@ def test_it_is_told_what_ended_the_wait(event: str, error: ErrorCode) -> None:
     simulate(run)
 
 
-def test_nobody_is_told_of_another_partition_of_the_same_name() -> None:
+def test_no_listener_is_called_for_another_partition_of_the_same_name() -> None:
     async def run(world: Leading) -> None:
         await begin(world)
         old, told = world.partition(), list[ErrorCode]()
@@ -100,8 +100,8 @@ def test_nobody_is_told_of_another_partition_of_the_same_name() -> None:
     simulate(run)
 
 
-def test_a_flush_that_is_due_is_waited_for_as_well() -> None:
-    """What a coordinator answers, or a marker that it counts on, isn't lost with this broker's power either."""
+def test_a_listener_waits_for_a_due_flush_too() -> None:
+    """A power cut of this broker must not lose the records behind a coordinator's response, or its markers."""
 
     async def run(world: Leading) -> None:
         follower = await begin(world, flush_messages="1")
@@ -131,8 +131,8 @@ def commit(offset: int) -> OffsetCommitRequest:
     return OffsetCommitRequest(group_id="g", member_id="", topics=[OffsetCommitRequestTopic(name="t", partitions=[row])])
 
 
-def test_offsets_are_told_as_they_were_when_it_was_asked_for_them() -> None:
-    """Not what was appended while the answer waited, and isn't committed: another coordinator might not have that."""
+def test_offsets_are_returned_as_of_the_request() -> None:
+    """Offsets appended while the response waited are not committed: another coordinator might not have them."""
 
     async def run(world: Leading) -> None:
         await begin(world)
@@ -160,8 +160,8 @@ def test_offsets_are_told_as_they_were_when_it_was_asked_for_them() -> None:
 # Producers
 
 
-def test_records_that_were_committed_by_too_few_are_told_so() -> None:
-    """They had followers enough; while they were flushed the ISR shrank."""
+def test_records_that_were_committed_by_too_few_are_reported_so() -> None:
+    """The ISR was large enough at the append; it shrank during the flush."""
 
     async def run(world: Leading) -> None:
         follower = await begin(world, min_insync_replicas="2", flush_messages="1")
@@ -182,11 +182,11 @@ def test_records_that_were_committed_by_too_few_are_told_so() -> None:
     simulate(run)
 
 
-# A topic that is made anew
+# A topic that is re-created
 
 
-def test_a_topic_that_is_made_anew_answers_nobody_who_waits_at_the_old_one() -> None:
-    """Neither by its records nor by its deletes; each is told at once."""
+def test_a_re_created_topic_does_not_complete_requests_of_the_old_one() -> None:
+    """Neither its records nor its deletes complete them; each is answered at once."""
 
     async def run(world: Leading) -> None:
         follower = await begin(world)

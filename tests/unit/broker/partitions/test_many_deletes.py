@@ -1,4 +1,4 @@
-"""A DeleteRecords of very many partitions is carried out in parts, and answered as a whole."""
+"""A DeleteRecords of very many partitions is executed in parts, and has one response."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def begin(world: World) -> Any:
 
 
 def request(timeout_ms: int = 1000) -> DeleteRecordsRequest:
-    """Of each partition one record, and of one that isn't there."""
+    """One record of each partition, and of one partition that does not exist."""
     topics = [
         DeleteRecordsTopic(
             name=name, partitions=[DeleteRecordsPartition(partition_index=index, offset=1) for index in range(count + (name == "a"))]
@@ -75,13 +75,13 @@ def test_all_is_deleted_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch, at_onc
         assert sum(deleted) == 7
         assert max(deleted) <= at_once
         again = await client.request(request(), 2)
-        assert told(again) == EXPECTED, "what is deleted already is a success"
+        assert told(again) == EXPECTED, "a repeated delete succeeds"
 
     simulate(test)
 
 
-def test_a_client_that_leaves_in_between_has_its_deletes_carried_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As they would be had they been accepted all at once."""
+def test_a_client_that_leaves_in_between_has_its_deletes_executed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if all had been accepted at once."""
     monkeypatch.setattr(delete_records, "BOUNDS", Bounds(undivided_max=2, rows_at_once=2))
 
     async def test(world: World) -> None:

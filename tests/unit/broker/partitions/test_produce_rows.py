@@ -1,4 +1,4 @@
-"""What Produce answers beside the appends: topics without partitions, and requests with batches of transactions without a transactional id.
+"""Produce responses beside the appends: topics without partitions, and requests with batches of transactions without a transactional id.
 
 Compared with a real Apache Kafka 4.3.1.
 """
@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from lowtide.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from lowtide.protocol.records import build_batch
 from lowtide.simulation.client import ConnectionLostError, WireClient
 
 from .test_slow_produce import SMALL, World, produce, rows, simulate

@@ -1,17 +1,18 @@
-"""What readers of committed records are told while transactions are open, and of those that were aborted."""
+"""Responses to readers of committed records while transactions are open, and about aborted ones."""
 
 from __future__ import annotations
 
 import asyncio
 
+from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from lowtide.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersTopicRequest
 from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from lowtide.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from lowtide.protocol.records import build_batch
 from lowtide.storage.log.log import AppendedBatch
 from lowtide.storage.log.markers import make_marker
-from lowtide.storage.log.validator import ValidatedBatch, ValidationRules, validate_produce
+from lowtide.storage.log.validation_rules import ValidationRules
+from lowtide.storage.log.validator import ValidatedBatch, validate_produce
 
 from .leading import NONE, Leading, simulate
 
@@ -51,7 +52,7 @@ def named(answer: PartitionData) -> list[tuple[int, int]]:
     return [(entry.producer_id, entry.first_offset) for entry in answer.aborted_transactions or []]
 
 
-def test_open_transactions_hold_readers_of_committed_records_and_aborted_ones_are_named() -> None:
+def test_open_transactions_hold_readers_of_committed_records_and_aborted_ones_are_listed() -> None:
     async def run(world: Leading) -> None:
         await world.start()
         await world.create_topic("t", (1,))
@@ -83,7 +84,7 @@ def test_a_reader_waits_for_the_end_of_the_transaction() -> None:
         await asyncio.sleep(0.1)
         produce(world, 7, 1)
         await asyncio.sleep(0.1)
-        assert not waiting.done(), "more of an open transaction is nothing to read"
+        assert not waiting.done(), "more records of an open transaction are not readable"
         started = world.loop.time()
         end(world, 7, is_commit=True)
         answer = await waiting
@@ -93,7 +94,7 @@ def test_a_reader_waits_for_the_end_of_the_transaction() -> None:
     simulate(run)
 
 
-def test_a_delete_within_an_open_transaction_tells_no_last_stable_offset_below_the_log_start() -> None:
+def test_a_delete_within_an_open_transaction_returns_no_last_stable_offset_below_the_log_start() -> None:
     async def run(world: Leading) -> None:
         await world.start()
         await world.create_topic("t", (1,))

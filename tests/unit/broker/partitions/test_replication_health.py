@@ -1,4 +1,4 @@
-"""What a broker tells of its replication: counted from what is really so, and a line a minute only while it isn't well."""
+"""A broker's report on its replication: counts of the real state, and a log line a minute only while replication is unhealthy."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class Lines:
 
 def health_of(world: Leading) -> ReplicationHealth:
     assert world.broker is not None
-    assert world.broker.replication_health is not None
-    return world.broker.replication_health
+    assert world.broker.serving.partitions.health is not None
+    return world.broker.serving.partitions.health
 
 
 def now(world: Leading) -> ReplicationSnapshot:
     return health_of(world).snapshot()
 
 
-def test_a_follower_that_falls_behind_and_comes_back_is_counted() -> None:
+def test_a_follower_that_falls_behind_and_catches_up_is_counted() -> None:
     async def run(world: Leading) -> None:
         await world.start(2)
         await world.create_topic("t", (1, 2), min_insync_replicas="2")
@@ -53,7 +53,7 @@ def test_a_follower_that_falls_behind_and_comes_back_is_counted() -> None:
     leading.simulate(run)
 
 
-def test_a_replica_that_is_being_added_makes_nothing_under_replicated() -> None:
+def test_a_replica_that_is_being_added_makes_no_partition_under_replicated() -> None:
     async def run(world: Leading) -> None:
         await world.start(2, 3)
         await world.create_topic("t", (1, 2))
@@ -86,7 +86,7 @@ def test_requests_that_wait_for_followers_are_counted() -> None:
     leading.simulate(run)
 
 
-def test_a_partition_that_nobody_leads_is_counted_by_the_controller() -> None:
+def test_a_partition_without_leader_is_counted_by_the_controller() -> None:
     async def run(world: Leading) -> None:
         await world.start(2)
         await world.create_topic("t", (2,), (1,))
@@ -99,7 +99,7 @@ def test_a_partition_that_nobody_leads_is_counted_by_the_controller() -> None:
     leading.simulate(run)
 
 
-def test_lag_is_what_the_leader_told() -> None:
+def test_lag_is_relative_to_the_leaders_reported_end() -> None:
     async def run(world: Following) -> None:
         await world.begin()
         assert (now(world).followed_partitions, now(world).lagging_partitions) == (1, 1)
@@ -112,7 +112,7 @@ def test_lag_is_what_the_leader_told() -> None:
     following.simulate(run)
 
 
-def test_there_is_a_line_a_minute_while_it_is_not_well_and_else_none() -> None:
+def test_there_is_a_line_a_minute_while_it_is_unhealthy_and_otherwise_none() -> None:
     async def run(world: Leading) -> None:
         await world.start(2)
         await world.create_topic("t", (1, 2))

@@ -1,9 +1,14 @@
-"""Throttled replication (KIP-73), on both sides: who isn't in sync gets about so many bytes a second, and deletes reach it all the same."""
+"""Throttled replication (KIP-73), on both sides: replicas out of sync get a limited rate of bytes, and deletes reach them anyway."""
 
 from __future__ import annotations
 
 import asyncio
 
+import pytest
+
+from lowtide.broker.guards import large_fetch
+from lowtide.broker.handlers import fetch as fetch_handler
+from lowtide.broker.network.large_requests import Bounds
 from lowtide.protocol.messages.incremental_alter_configs import AlterableConfig, AlterConfigsResource, IncrementalAlterConfigsRequest
 
 from . import following, leading
@@ -27,7 +32,7 @@ async def begin(world: Leading, *, isr: tuple[int, ...] = (1,)) -> Follower:
 
 
 async def fetch_all(world: Leading, follower: Follower) -> float:
-    """Fetch to the end; returns how many seconds that took."""
+    """Fetch to the end; returns the seconds that it took."""
     started = world.loop.time()
     while follower.end < COUNT:
         answer = await follower.fetch(wait_ms=100, partition_max_bytes=A_FEW)
@@ -36,7 +41,7 @@ async def fetch_all(world: Leading, follower: Follower) -> float:
     return world.loop.time() - started
 
 
-def test_a_leader_serves_about_so_many_bytes_a_second() -> None:
+def test_a_leader_serves_about_the_rate_in_bytes_a_second() -> None:
     async def run(world: Leading) -> None:
         follower = await begin(world)
         took = await fetch_all(world, follower)
@@ -46,7 +51,7 @@ def test_a_leader_serves_about_so_many_bytes_a_second() -> None:
 
 
 def test_in_sync_replicas_are_never_slowed_down() -> None:
-    """Else the throttle of a move would drop them from the ISR."""
+    """Otherwise the throttle of a move would drop them from the ISR."""
 
     async def run(world: Leading) -> None:
         follower = await begin(world, isr=(1, 2))
@@ -56,7 +61,7 @@ def test_in_sync_replicas_are_never_slowed_down() -> None:
     leading.simulate(run)
 
 
-def test_a_throttled_follower_hears_of_a_delete_at_once() -> None:
+def test_a_throttled_follower_receives_a_delete_at_once() -> None:
     async def run(world: Leading) -> None:
         follower = await begin(world)
         while (await follower.fetch(wait_ms=0, partition_max_bytes=A_FEW)).records:
@@ -73,7 +78,34 @@ def test_a_throttled_follower_hears_of_a_delete_at_once() -> None:
     leading.simulate(run)
 
 
-def test_a_rate_that_is_raised_holds_at_once() -> None:
+@pytest.mark.parametrize("session_epoch", [-1, 0])
+@pytest.mark.parametrize("partitions", [5, 30])
+def test_what_is_read_again_after_a_wait_counts_once(session_epoch: int, partitions: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ten partitions or more a fetch is one of very many; without a session it is read by its rows, which are answered one by one."""
+    monkeypatch.setattr(fetch_handler, "BOUNDS", Bounds(undivided_max=10, rows_at_once=7))
+    monkeypatch.setattr(fetch_handler, "PARTITIONS_AT_ONCE", 10)
+    monkeypatch.setattr(large_fetch, "FOLLOWED_AT_ONCE", 10)
+
+    async def run(world: Leading) -> None:
+        await world.start(2, leader_replication_throttled_rate=str(100 * BYTES))
+        await world.create_topic("t", *[(1, 2)] * partitions, leader_replication_throttled_replicas="*")
+        for number in range(partitions):
+            await world.produce(acks=1, number=number)
+        follower = await world.follower(2)
+        request = follower.request(wait_ms=300)
+        request.min_bytes, request.session_epoch = 1 << 20, session_epoch
+        for number in range(1, partitions):
+            request.topics[0].partitions += follower.request(number=number).topics[0].partitions
+        answer = await follower.client.request(request, 17)
+        sent = sum(len(each.records) for topic in answer.responses for each in topic.partitions)
+        assert sent == partitions * len(A_RECORD)
+        assert world.replicas.leader_throttle.quota.total_bytes == sent
+        assert world.replicas.traffic.total().replication_bytes_out == sent
+
+    leading.simulate(run)
+
+
+def test_a_rate_that_is_raised_applies_at_once() -> None:
     async def run(world: Leading) -> None:
         follower = await begin(world)
         await follower.fetch(partition_max_bytes=BYTES)
@@ -94,7 +126,7 @@ ONE = following.records(0, 5)
 
 
 async def serve(world: Following, high_watermark: int) -> None:
-    """Answer fetches of the follower until it has all."""
+    """Answer fetches of the follower until it has all records."""
     log = world.partition().log
     while log.log_end_offset < high_watermark:
         asked = await world.next()
@@ -106,7 +138,7 @@ async def serve(world: Following, high_watermark: int) -> None:
             world.answer(asked)
 
 
-def test_a_follower_fetches_about_so_many_bytes_a_second() -> None:
+def test_a_follower_fetches_about_the_rate_in_bytes_a_second() -> None:
     async def run(world: Following) -> None:
         settings = {"follower_replication_throttled_rate": str(RATE)}
         await world.begin((2, 1), configs={"follower_replication_throttled_replicas": "0:1"}, **settings)
@@ -117,7 +149,7 @@ def test_a_follower_fetches_about_so_many_bytes_a_second() -> None:
     following.simulate(run)
 
 
-def test_a_follower_that_is_throttled_takes_log_starts_and_one_that_is_in_sync_records() -> None:
+def test_a_follower_that_is_throttled_receives_log_starts_and_one_in_sync_receives_records() -> None:
     async def run(world: Following) -> None:
         settings = {"follower_replication_throttled_rate": "10"}
         log = await world.begin((2, 1), configs={"follower_replication_throttled_replicas": "*"}, **settings)

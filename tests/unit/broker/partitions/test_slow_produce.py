@@ -1,4 +1,4 @@
-"""Batches that take long to check are checked by the worker: others are served meanwhile, and the order of a connection stays."""
+"""Batches that take long to validate are validated by the worker: other requests are served meanwhile, in the order of each connection."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from lowtide.broker.lifecycle.logger import quiet_logger
 from lowtide.broker.partitions.produce import produce_attempt
 from lowtide.metadata.memory import MemoryDisk, MemoryStore
 from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.compression import Compression
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from lowtide.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from lowtide.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from lowtide.protocol.records import build_batch
 from lowtide.protocol.types import TopicPartition
 from lowtide.replication.partition import QUICK_BYTES, QUICK_RECORDS
 from lowtide.runtime.clock import SimulatedClock
@@ -44,7 +44,7 @@ BROKEN = build_batch([(1, None, bytes(QUICK_BYTES), ())] * 129, compression=Comp
 
 
 class SteppedWorker:
-    """Works when the test says so."""
+    """Works when the test calls for it."""
 
     def __init__(self) -> None:
         self.waiting: deque[tuple[Callable[[], Any], Callable[[Any], None]]] = deque()
@@ -62,7 +62,7 @@ class SteppedWorker:
 
 
 class PassingTime:
-    """The loop as slices see it: between two of them a moment passes, in which others come."""
+    """The loop as slices see it: between two slices time passes, in which other requests arrive."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -75,7 +75,7 @@ class PassingTime:
 
 
 class SlowClock(SimulatedClock):
-    """Time passes whenever somebody looks, if the test says so."""
+    """Each reading advances the clock, if the test enables it."""
 
     look_costs_ms = 0
     _passed_ms = 0
@@ -159,7 +159,7 @@ def test_others_are_served_while_a_batch_is_checked_and_its_connection_keeps_its
             await asyncio.sleep(1)
             assert len(world.worker.waiting) == 1
             assert not first.done()
-            assert not second.done(), "it would be before the first in the log"
+            assert not second.done(), "otherwise it would precede the first in the log"
             assert rows(await other.request(produce(SMALL, SMALL), 9))[1] == (ErrorCode.NONE, number)
             world.worker.step()
             (error, base), (later_error, later) = rows(await first)[0], rows(await second)[0]
@@ -169,7 +169,7 @@ def test_others_are_served_while_a_batch_is_checked_and_its_connection_keeps_its
     simulate(run)
 
 
-def test_one_answer_for_what_is_quick_and_what_is_not() -> None:
+def test_quick_and_slow_batches_have_one_response() -> None:
     async def run(world: World) -> None:
         client = await world.connect()
         answer = client.send(produce(SMALL, MANY), 9)
@@ -181,7 +181,7 @@ def test_one_answer_for_what_is_quick_and_what_is_not() -> None:
         world.worker.step()
         assert not answer.done()
         world.worker.step()
-        # The other was not looked at any more, and is to be sent again: a request decompresses to so much, and no more.
+        # The other batch was not validated, and must be sent again: the decompressed size of a request is bounded.
         assert rows(await answer) == [(ErrorCode.MESSAGE_TOO_LARGE, -1), (ErrorCode.NOT_ENOUGH_REPLICAS, -1)]
 
     simulate(run)
@@ -194,7 +194,7 @@ async def end_offset(client: WireClient) -> int:
     return offset
 
 
-def test_who_wants_no_answer_gets_none_and_is_appended_all_the_same() -> None:
+def test_acks_0_has_no_response_and_is_appended_anyway() -> None:
     async def run(world: World) -> None:
         client, other = await world.connect(), await world.connect()
         client.send(produce(MANY, acks=0), 9, expect_answer=False)
@@ -213,7 +213,7 @@ def test_who_wants_no_answer_gets_none_and_is_appended_all_the_same() -> None:
     simulate(run)
 
 
-def test_a_topic_that_is_deleted_meanwhile_is_told() -> None:
+def test_a_topic_that_is_deleted_meanwhile_is_reported() -> None:
     async def run(world: World) -> None:
         client, other = await world.connect(), await world.connect()
         answer = client.send(produce(MANY), 9)
@@ -228,8 +228,8 @@ def test_a_topic_that_is_deleted_meanwhile_is_told() -> None:
     simulate(run)
 
 
-def test_what_the_worker_brings_after_a_stop_is_not_appended() -> None:
-    """The logs were closed, and marked as stopped cleanly; somebody else may have the directory by now."""
+def test_a_batch_that_the_worker_returns_after_a_stop_is_not_appended() -> None:
+    """The logs are closed, and marked as cleanly stopped; another process may use the directory by now."""
 
     async def run(world: World) -> None:
         client = await world.connect()
@@ -249,8 +249,8 @@ def test_what_the_worker_brings_after_a_stop_is_not_appended() -> None:
     simulate(run)
 
 
-def test_of_a_partition_that_a_request_names_twice_the_last_batch_counts_wherever_it_stands() -> None:
-    """As in Kafka. A topic named again and again would have the broker check as many batches as there is room for in a frame."""
+def test_the_last_batch_for_a_partition_that_a_request_names_twice_counts() -> None:
+    """As in Kafka. Otherwise a topic named many times would make the broker validate as many batches as fit into a frame."""
 
     async def run(world: World) -> None:
         client = await world.connect()
@@ -267,7 +267,7 @@ def test_of_a_partition_that_a_request_names_twice_the_last_batch_counts_whereve
 
 
 async def begun(world: World, client: WireClient, acks: int = -1) -> Any:
-    """A request of many quick batches, of which some are appended, and others are left."""
+    """A request of many quick batches, some of which are appended, and others not yet."""
     world.clock.look_costs_ms = 1
     answer = client.send(produce(*[SMALL] * PARTITIONS, acks=acks), 9, expect_answer=acks != 0)
     while not ends(world)[0]:
@@ -284,15 +284,15 @@ def ends(world: World) -> list[int]:
 
 
 def let_time_pass(world: World) -> None:
-    """Between two slices a moment passes."""
+    """Between two slices time passes."""
     assert world.broker is not None
     assert world.broker.replicas is not None
     slices = world.broker.replicas.slices
     slices._loop = slices.turns._loop = PassingTime(world.loop)  # type: ignore[assignment]
 
 
-def test_what_is_left_of_a_request_that_takes_long_is_appended_in_slices() -> None:
-    """Each batch may be quick, and all of them together slow. Others are served meanwhile; the connection keeps its order."""
+def test_the_rest_of_a_slow_request_is_appended_in_slices() -> None:
+    """Each batch may be quick, and all together slow. Other requests are served meanwhile; the connection keeps its order."""
 
     async def run(world: World) -> None:
         client, other = await world.connect(), await world.connect()
@@ -317,8 +317,8 @@ def kept_bytes(world: World) -> int:
 
 def produce_handler_of(world: World) -> ProduceHandler:
     assert world.broker is not None
-    assert world.broker._host is not None
-    route = world.broker._host.routes[(ApiKey.PRODUCE, 9)]
+    assert world.broker.serving.host is not None
+    route = world.broker.serving.host.routes[(ApiKey.PRODUCE, 9)]
     assert route is not None
     handler = route.handle.__self__  # type: ignore[attr-defined]
     assert isinstance(handler, ProduceHandler)
@@ -326,8 +326,8 @@ def produce_handler_of(world: World) -> ProduceHandler:
 
 
 @pytest.mark.parametrize("acks", [-1, 0])
-def test_what_is_left_is_appended_though_its_client_has_gone(acks: int) -> None:
-    """It was received whole."""
+def test_the_rest_is_appended_though_its_client_disconnected(acks: int) -> None:
+    """The whole request was received."""
 
     async def run(world: World) -> None:
         client = await world.connect()
@@ -335,8 +335,8 @@ def test_what_is_left_is_appended_though_its_client_has_gone(acks: int) -> None:
         answer = await begun(world, client, acks)
         assert kept_bytes(world) > 0
         assert world.broker is not None
-        assert world.broker._host is not None
-        world.broker._host.abort_connections()
+        assert world.broker.serving.host is not None
+        world.broker.serving.host.abort_connections()
         if acks:
             with pytest.raises(ConnectionError):
                 await answer
@@ -347,7 +347,7 @@ def test_what_is_left_is_appended_though_its_client_has_gone(acks: int) -> None:
     simulate(run)
 
 
-def test_what_is_left_for_a_topic_that_is_deleted_meanwhile_is_told() -> None:
+def test_the_rest_for_a_topic_that_is_deleted_meanwhile_is_reported() -> None:
     async def run(world: World) -> None:
         client, other = await world.connect(), await world.connect()
         let_time_pass(world)
@@ -364,21 +364,21 @@ def test_what_is_left_for_a_topic_that_is_deleted_meanwhile_is_told() -> None:
     simulate(run)
 
 
-def test_what_is_left_when_the_broker_is_fenced_is_refused() -> None:
+def test_the_rest_when_the_broker_is_fenced_is_refused() -> None:
     async def run(world: World) -> None:
         client = await world.connect()
         let_time_pass(world)
         answer = await begun(world, client)
         assert world.broker is not None
         assert world.broker.replicas is not None
-        world.broker.replicas.fence_with(lambda: True)
+        world.broker.replicas.is_fenced = lambda: True
         assert rows(await answer)[-1] == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
         assert ends(world)[-1] == 0
 
     simulate(run)
 
 
-def test_what_is_left_at_a_stop_is_not_appended_to_closed_logs() -> None:
+def test_the_rest_at_a_stop_is_not_appended_to_closed_logs() -> None:
     async def run(world: World) -> None:
         client = await world.connect()
         let_time_pass(world)
@@ -393,7 +393,7 @@ def test_what_is_left_at_a_stop_is_not_appended_to_closed_logs() -> None:
     simulate(run)
 
 
-def test_slow_batches_among_what_is_left_go_to_the_worker() -> None:
+def test_slow_batches_of_the_rest_go_to_the_worker() -> None:
     async def run(world: World) -> None:
         client = await world.connect()
         world.clock.look_costs_ms = 1
@@ -408,8 +408,8 @@ def test_slow_batches_among_what_is_left_go_to_the_worker() -> None:
     simulate(run)
 
 
-def test_where_much_is_kept_what_would_be_kept_is_refused() -> None:
-    """Memory must not grow with the number of clients, nor may a check hold the loop. The code lets clients send it again."""
+def test_above_the_limit_of_kept_bytes_requests_are_refused() -> None:
+    """Memory must not grow with the number of clients, and validation must not block the loop. The error code is retriable."""
     refused = (ErrorCode.NOT_ENOUGH_REPLICAS, -1)
 
     async def run(world: World) -> None:
@@ -441,9 +441,9 @@ def test_a_large_frame_is_not_copied_and_a_large_batch_is_checked_by_the_worker(
         (work, _on_done) = world.worker.waiting[0]
         (_request, check) = work.args  # type: ignore[attr-defined]
         assert isinstance(check.__self__.records.obj, mmap)
-        assert kept_bytes(world) > 1_500_000, "all of the frame is kept by a part of it"
+        assert kept_bytes(world) > 1_500_000, "a part of the frame keeps all of it"
         other = await world.connect()
-        others = other.send(produce(b"", large, *[bytes(900_000)] * 2), 9)  # Another frame as large.
+        others = other.send(produce(b"", large, *[bytes(900_000)] * 2), 9)  # Another frame of the same size.
         await asyncio.sleep(1)
         world.worker.close()
         await others

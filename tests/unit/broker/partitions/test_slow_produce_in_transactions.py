@@ -1,16 +1,16 @@
-"""Batches of transactions that take long to check: each is asked about in its own transaction's name, none is answered unwritten."""
+"""Batches of transactions that take long to check: each is verified for its own transaction, none is answered before it is written."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
 
+from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from lowtide.protocol.messages.find_coordinator import FindCoordinatorRequest
 from lowtide.protocol.messages.init_producer_id import InitProducerIdRequest
 from lowtide.protocol.messages.produce import ProduceRequest
-from lowtide.protocol.records import build_batch
 from lowtide.replication.partition import QUICK_RECORDS
 from lowtide.simulation.client import WireClient
 
@@ -64,7 +64,7 @@ async def finish(world: World, *waiting: Any) -> list[Any]:
     return [await each for each in waiting]
 
 
-def test_the_worker_brings_a_batch_back_to_its_own_transaction() -> None:
+def test_the_worker_returns_a_batch_to_its_own_transaction() -> None:
     async def run(world: World) -> None:
         first, second = await world.connect(), await world.connect()
         one, two = await begin(first, "one"), await begin(second, "two")
@@ -89,7 +89,7 @@ def test_a_batch_that_adds_its_partition_is_written_before_it_is_answered() -> N
     simulate(run)
 
 
-def test_a_batch_of_a_stranger_is_refused_when_it_was_checked() -> None:
+def test_a_batch_of_a_stranger_is_refused_after_its_validation() -> None:
     async def run(world: World) -> None:
         client = await world.connect()
         producer_id, epoch = await begin(client, "x")

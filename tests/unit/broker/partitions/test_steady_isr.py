@@ -1,4 +1,4 @@
-"""ISRs that stay as they are: nobody is dropped who keeps up as well as he may, and nobody for a pause of the leader."""
+"""Stable ISRs: no follower is removed that keeps up with its fetches, and none because of a pause of the leader."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def begin(world: Leading) -> tuple[Follower, Follower]:
 
 
 async def fetch_for(world: Leading, followers: tuple[Follower, ...], every_s: float, duration_s: float) -> None:
-    """Records come all the time; each follower fetches now and then, and gets what there is at that moment."""
+    """Records come all the time; each follower fetches now and then, and receives the records that are there."""
     until = world.loop.time() + duration_s
     next_fetch = world.loop.time()
     while world.loop.time() < until:
@@ -38,9 +38,9 @@ async def fetch_for(world: Leading, followers: tuple[Follower, ...], every_s: fl
 
 @pytest.mark.parametrize("every_s", [0.2, 1.0, 0.45 * LAG_MS / 1000])
 def test_followers_that_fetch_seldom_stay_in_sync_while_records_come_all_the_time(every_s: float) -> None:
-    """They never have the last record. What counts is that a fetch asks for all that was there at the fetch before (KIP-16).
+    """They never have the last record. A follower is caught up if a fetch reaches the log end of its previous fetch (KIP-16).
 
-    It is found out at the next one, so a follower has to come twice within `replica.lag.time.max.ms`.
+    The next fetch shows it, so a follower must fetch twice within `replica.lag.time.max.ms`.
     """
 
     async def test(world: Leading) -> None:
@@ -52,7 +52,7 @@ def test_followers_that_fetch_seldom_stay_in_sync_while_records_come_all_the_tim
     simulate(test)
 
 
-def test_who_was_dropped_comes_back_once_and_stays() -> None:
+def test_a_removed_follower_rejoins_once_and_stays() -> None:
     async def test(world: Leading) -> None:
         two, three = await begin(world)
         await fetch_for(world, (two,), 0.5, 2 * LAG_MS / 1000)
@@ -80,14 +80,14 @@ class PausedClock(SimulatedClock):
 
 
 def wake_up(world: Leading) -> None:
-    """Timers that are overdue ring before what has arrived meanwhile is read."""
+    """Overdue timers run before the bytes that arrived meanwhile are read."""
     led = world.replicas.led
     assert led._look_timer is not None
     led._look_timer.cancel()
     led._look()
 
 
-def test_a_leader_that_was_paused_hears_its_followers_before_it_drops_them() -> None:
+def test_a_leader_that_was_paused_reads_its_followers_fetches_before_it_removes_them() -> None:
     async def test(world: Leading) -> None:
         clock = world.clock = PausedClock(world.loop)
         followers = await begin(world)
@@ -102,12 +102,12 @@ def test_a_leader_that_was_paused_hears_its_followers_before_it_drops_them() -> 
             await fetch_for(world, followers, 0.5, 3)
             assert world.image() is before
         await fetch_for(world, followers[:1], 0.5, 2 * LAG_MS / 1000)
-        assert world.image().isr == (1, 2), "who is silent is dropped all the same"
+        assert world.image().isr == (1, 2), "a silent follower is removed anyway"
 
     simulate(test)
 
 
-def test_one_pause_after_another_keeps_nobody_in_sync() -> None:
+def test_one_pause_after_another_keeps_no_follower_in_sync() -> None:
     async def test(world: Leading) -> None:
         clock = world.clock = PausedClock(world.loop)
         two, _ = await begin(world)

@@ -1,4 +1,4 @@
-"""ListOffsets over batches that take long to look into: the worker does it, others are served, and what changed meanwhile counts."""
+"""ListOffsets over batches that take long to search: the worker searches, other requests are served, and changes meanwhile count."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.compression import Compression
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from lowtide.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from lowtide.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from lowtide.protocol.records import build_batch
 from lowtide.simulation.client import ConnectionLostError
 from lowtide.storage.log import timestamps
 from lowtide.storage.log.timestamps import QUICK_BYTES
@@ -62,7 +62,7 @@ def test_rows_are_answered_by_the_worker_and_in_their_places(wanted: int, found:
     simulate(run)
 
 
-def test_a_record_that_is_deleted_while_it_is_found_is_no_answer() -> None:
+def test_a_record_that_is_deleted_during_the_search_is_not_returned() -> None:
     async def run(world: World) -> None:
         client, other = await loaded(world, LONG), await world.connect()
         answer = client.send(asking((0, NOW)), 7)
@@ -77,7 +77,7 @@ def test_a_record_that_is_deleted_while_it_is_found_is_no_answer() -> None:
     simulate(run)
 
 
-def test_a_topic_that_goes_meanwhile_is_unknown() -> None:
+def test_a_topic_that_is_deleted_meanwhile_is_unknown() -> None:
     async def run(world: World) -> None:
         client, other = await loaded(world, LONG), await world.connect()
         answer = client.send(asking((0, NOW)), 7)
@@ -90,7 +90,7 @@ def test_a_topic_that_goes_meanwhile_is_unknown() -> None:
     simulate(run)
 
 
-def test_a_client_that_leaves_costs_no_further_search() -> None:
+def test_a_client_that_leaves_causes_no_further_search() -> None:
     async def run(world: World) -> None:
         client = await loaded(world, LONG)
         answer = client.send(asking((0, NOW + 1)), 7)
@@ -106,7 +106,7 @@ def test_a_client_that_leaves_costs_no_further_search() -> None:
     simulate(run)
 
 
-def test_a_search_over_many_batches_lets_others_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_over_many_batches_does_not_block_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timestamps, "BATCHES_AT_ONCE", 3)
 
     async def run(world: World) -> None:

@@ -1,4 +1,4 @@
-"""A broker is killed between two steps of a transaction with offsets: the next one goes on from the logs of both coordinators."""
+"""A broker is killed between two steps of a transaction with offsets: the next one continues from the logs of both coordinators."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COMES_AGAIN = {ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_
 
 
 class Client:
-    """A producer and its group, on whatever broker runs."""
+    """A producer and its group, on the broker that runs."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -56,7 +56,7 @@ class Client:
         raise AssertionError(answer)
 
     async def work(self) -> None:
-        """Let the broker go on, with what its worker has read for it."""
+        """Let the broker continue with the results of its worker."""
         await asyncio.sleep(0.05)
         if self.world.worker.waiting:
             self.world.worker.step()
@@ -115,7 +115,7 @@ def test_what_is_pending_stays_so_when_its_broker_is_killed(is_commit: bool, tol
         await client.begin()
         assert await client.commit_plainly(5) == NONE
         if version == 3:
-            assert await client.commit(9) == ErrorCode.INVALID_TXN_STATE, "its group wasn't added"
+            assert await client.commit(9) == ErrorCode.INVALID_TXN_STATE, "its group was not added"
             assert await client.add_group() == NONE
         assert await client.commit(9, version) == NONE
         for _ in range(2):
@@ -131,14 +131,14 @@ def test_what_is_pending_stays_so_when_its_broker_is_killed(is_commit: bool, tol
 
 
 @pytest.mark.parametrize(("is_commit", "told"), [(True, 9), (False, -1)])
-def test_an_end_that_was_answered_is_told_to_the_group_by_the_next_coordinator(is_commit: bool, told: int) -> None:  # noqa: FBT001
+def test_an_end_that_was_answered_is_completed_in_the_group_by_the_next_coordinator(is_commit: bool, told: int) -> None:  # noqa: FBT001
     async def run(world: World) -> None:
         client = Client(world)
         await client.begin()
         assert await client.add_group() == NONE
         assert await client.commit(9) == NONE
         assert world.broker is not None
-        world.broker._transactions._sender.close()  # noqa: SLF001 - it dies before any marker is written
+        world.broker.serving.transactions._sender.close()  # noqa: SLF001 - it dies before any marker is written
         assert await client.end(is_commit=is_commit) == NONE
         assert await client.offset() == (UNSTABLE, -1)
         await client.restart_broker()
@@ -147,7 +147,7 @@ def test_an_end_that_was_answered_is_told_to_the_group_by_the_next_coordinator(i
     simulate(run)
 
 
-def test_what_nobody_ends_is_aborted_when_its_time_is_up_and_a_late_commit_is_refused() -> None:
+def test_a_transaction_without_end_is_aborted_after_its_timeout_and_a_late_commit_is_refused() -> None:
     async def run(world: World) -> None:
         client = Client(world)
         await client.begin()

@@ -1,4 +1,4 @@
-"""A failover of very many partitions doesn't fill the log with a line for each."""
+"""A failover of very many partitions does not write a log line for each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Line = tuple[str, str, dict[str, Any]]
 
 
 def lines_of(bursts: list[list[bool]]) -> list[list[Line]]:
-    """What is logged in each of these bursts, which are two periods apart; each says of its truncations whether they are lossy."""
+    """What is logged in each of these bursts, which are two periods apart; each entry is whether that truncation is lossy."""
     told: list[Line] = []
 
     def keep(level: str) -> Any:
@@ -33,12 +33,12 @@ def lines_of(bursts: list[list[bool]]) -> list[list[Line]]:
     return run_simulation(main, 1)
 
 
-def test_a_few_are_told_one_by_one_and_what_is_lossy_is_a_warning() -> None:
+def test_a_few_are_logged_one_by_one_and_lossy_ones_as_warnings() -> None:
     values = {"partition": "t-0"}
     assert lines_of([[False, True]]) == [[("info", "log is cut", values), ("warning", "log is cut", values)]]
 
 
-def test_of_many_the_rest_is_counted_and_the_next_burst_is_told_again() -> None:
+def test_of_many_the_rest_is_counted_and_the_next_burst_is_logged_again() -> None:
     many, few = lines_of([[False] * (TOLD_ONE_BY_ONE + 5_000) + [True] * 3, [False]])
     assert len(many) == TOLD_ONE_BY_ONE + 1
     assert many[-1] == ("warning", "more logs are truncated, or start over", {"logs": 5_003, "below_their_high_watermark": 3})

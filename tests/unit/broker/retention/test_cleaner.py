@@ -1,4 +1,4 @@
-"""A broker compacts by itself: whole brokers on virtual time."""
+"""A broker compacts without a request: whole brokers on virtual time."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 
 from lowtide.broker.config.resources import ResourceType
 from lowtide.broker.retention.deletion_ledger import DeletedCount
+from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from lowtide.protocol.messages.incremental_alter_configs import AlterableConfig, AlterConfigsResource, IncrementalAlterConfigsRequest
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from lowtide.protocol.records import Record, build_batch, iterate_batches, iterate_records
+from lowtide.protocol.records import Record, iterate_batches, iterate_records
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.storage.checkpoint import decode_offsets
@@ -82,8 +83,8 @@ def test_a_compacted_topic_keeps_the_last_record_of_each_key() -> None:
         assert (log.log_start_offset, log.log_end_offset) == (0, 60)
         assert len(records(world, log_of(world, "d"))) == 60, "others are left alone"
         assert world.broker is not None
-        assert world.broker.retention is not None
-        count = world.broker.retention.deleted["t", Reason.COMPACTION]
+        assert world.broker.serving.retention is not None
+        count = world.broker.serving.retention.deleted["t", Reason.COMPACTION]
         assert isinstance(count, DeletedCount)
         assert count.size_bytes == size - log.size_bytes
         assert count.offsets == 60 - len(records(world, log))
@@ -138,8 +139,8 @@ def test_it_can_be_switched_off() -> None:
     play(scenario, log_cleaner_threads="0")
 
 
-def test_what_is_set_while_the_broker_runs_holds_for_the_next_compaction() -> None:
-    """How often it looks, how fast a compaction may be, and what memory it has."""
+def test_a_dynamic_setting_applies_to_the_next_compaction() -> None:
+    """The interval of checks, the rate of a compaction, and its memory."""
 
     async def scenario(world: Leading) -> None:
         assert world.broker is not None
@@ -173,7 +174,7 @@ async def set_on_broker(world: Leading, *changes: tuple[str, str]) -> None:
     assert (answer.responses[0].error_code, answer.responses[0].error_message) == (0, None)
 
 
-def test_a_damaged_log_is_left_alone_and_others_go_on() -> None:
+def test_a_damaged_log_is_left_alone_and_others_are_compacted() -> None:
     """LogCleanerManagerTest: testGrabFilthiestCompactedLogIgnoresUncleanablePartitions."""
 
     async def scenario(world: Leading) -> None:
@@ -188,14 +189,14 @@ def test_a_damaged_log_is_left_alone_and_others_go_on() -> None:
         assert log.log_end_offset == 60
         assert len(log.segments) > 5
         assert world.broker is not None
-        assert world.broker.cleaner is not None
-        assert list(world.broker.cleaner.uncleanable) == [("t", 0)]
-        assert await produce(world, ("k0", "again")) == ErrorCode.NONE, "it is still written"
+        assert world.broker.serving.cleaner is not None
+        assert list(world.broker.serving.cleaner.uncleanable) == [("t", 0)]
+        assert await produce(world, ("k0", "again")) == ErrorCode.NONE, "the log still accepts records"
 
     play(scenario)
 
 
-def test_a_full_disk_puts_it_off() -> None:
+def test_a_full_disk_defers_it() -> None:
     async def scenario(world: Leading) -> None:
         await world.create_topic("t", (1,), **COMPACTED)
         await produce(world, *KEYS)
@@ -210,7 +211,7 @@ def test_a_full_disk_puts_it_off() -> None:
     play(scenario)
 
 
-def test_the_dirtiest_log_goes_first() -> None:
+def test_the_dirtiest_log_is_first() -> None:
     async def scenario(world: Leading) -> None:
         for number in range(3):
             await world.create_topic(f"t{number}", (1,), **COMPACTED)
@@ -220,18 +221,18 @@ def test_the_dirtiest_log_goes_first() -> None:
         await produce(world, *KEYS[:30], topic="t0")
         await produce(world, *KEYS, topic="t1")
         assert world.broker is not None
-        assert world.broker.cleaner is not None
+        assert world.broker.serving.cleaner is not None
         seen: list[str] = []
         for _ in range(3000):
             await asyncio.sleep(0.005)
-            seen += [key.topic for key in world.broker.cleaner._running if key.topic not in seen]
+            seen += [key.topic for key in world.broker.serving.cleaner._running if key.topic not in seen]
         assert seen == ["t1", "t0"]
 
     play(scenario)
 
 
 def test_old_records_are_compacted_by_the_maximum_lag() -> None:
-    """KIP-354: however little of the log is dirty, and though its segment isn't full."""
+    """KIP-354: for any dirty ratio, and although the segment is not full."""
 
     async def scenario(world: Leading) -> None:
         await world.create_topic("t", (1,), cleanup_policy="compact", min_cleanable_dirty_ratio="1", max_compaction_lag_ms="30000")
@@ -248,16 +249,16 @@ def test_old_records_are_compacted_by_the_maximum_lag() -> None:
     play(scenario)
 
 
-def test_a_stop_in_the_middle_is_no_harm() -> None:
+def test_a_stop_in_the_middle_does_no_harm() -> None:
     async def scenario(world: Leading) -> None:
         await world.create_topic("t", (1,), **COMPACTED)
         await produce(world, *KEYS)
         log = log_of(world)
         assert world.broker is not None
-        assert world.broker.cleaner is not None
+        assert world.broker.serving.cleaner is not None
         for _ in range(4000):
             await asyncio.sleep(0.002)
-            if world.broker.cleaner._running:
+            if world.broker.serving.cleaner._running:
                 break
         else:
             raise AssertionError("it never began")

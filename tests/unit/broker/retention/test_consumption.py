@@ -1,4 +1,4 @@
-"""A round of questions to all coordinators of a cluster: it has an outcome only if nothing at all is missing."""
+"""A round of requests to all coordinators of a cluster: it has a result only if no answer is missing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ASKED = Asked(TopicPartition("t", 0), ID)
 
 
 class Cluster:
-    """Brokers 1, who asks, 2 and 3: partition n of the groups' topic is led by the broker that `leaders` names, in epoch 5."""
+    """Brokers 1, which sends the requests, 2 and 3: `leaders` names the leader of each partition of the groups' topic, in epoch 5."""
 
     def __init__(self, *leaders: int) -> None:
         self.leaders = list(leaders)
@@ -42,7 +42,7 @@ class Cluster:
     def image(self) -> Any:
         partitions = [SimpleNamespace(leader=leader, leader_epoch=epoch) for leader, epoch in zip(self.leaders, self.epochs, strict=True)]
         topics = {"__consumer_offsets": SimpleNamespace(partitions=partitions)} if partitions else {}
-        brokers = {each: SimpleNamespace(inter_broker=f"listener {each}") for each in self.alive}
+        brokers = {each: SimpleNamespace(broker_id=each) for each in self.alive}
         return SimpleNamespace(topics=topics, brokers=brokers)
 
     def answer(self, broker_id: int, asked: Any) -> Any:
@@ -73,12 +73,12 @@ class Cluster:
             raise changed
         return changed
 
-    def client(self, broker_id: int, listener: str, purpose: str) -> Any:
-        assert (listener, purpose) == (f"listener {broker_id}", "consumption")
+    def client_of(self, broker: Any, purpose: str) -> Any:
+        assert purpose == "consumption"
 
         async def request(_key: int, _version: int, message: Any, _timeout_ms: int) -> Any:
             await asyncio.sleep(0)
-            return self.answer(broker_id, message.topics)
+            return self.answer(broker.broker_id, message.topics)
 
         return SimpleNamespace(request=request)
 
@@ -138,7 +138,7 @@ def gone(_response: Any) -> PeerError:
     ],
 )
 @pytest.mark.parametrize("broker_id", [2, 3])
-def test_whatever_is_missing_in_one_answer_leaves_the_round_without_an_outcome(
+def test_whatever_is_missing_in_one_answer_leaves_the_round_without_a_result(
     monkeypatch: pytest.MonkeyPatch, change: Any, words: str, broker_id: int
 ) -> None:
     cluster = Cluster(1, 2, 3)
@@ -149,7 +149,7 @@ def test_whatever_is_missing_in_one_answer_leaves_the_round_without_an_outcome(
     assert words in outcome.reason
 
 
-def test_a_coordinator_that_is_away_or_nobody_is_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unavailable_or_missing_coordinator_is_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(1, 2)
     cluster.alive.remove(2)
     assert cluster.ask(monkeypatch) == Doubt("broker 2: it is away")
@@ -159,7 +159,7 @@ def test_a_coordinator_that_is_away_or_nobody_is_doubt(monkeypatch: pytest.Monke
 
 
 def test_coordinators_that_change_during_the_round_are_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also back to the same broker: what it knows may have been cut off in between."""
+    """Also if the same broker is elected again: its log may have been truncated in between."""
     cluster = Cluster(1, 2)
     cluster.committed = {1: {("t", 0): Consumed(9, "a")}}
 
@@ -181,7 +181,7 @@ def test_a_coordinator_that_never_answers_ends_the_round(monkeypatch: pytest.Mon
 
         return SimpleNamespace(request=request)
 
-    cluster.client = client  # type: ignore[method-assign]
+    cluster.client_of = client  # type: ignore[method-assign]
     outcome = cluster.ask(monkeypatch)
     assert isinstance(outcome, Doubt)
 

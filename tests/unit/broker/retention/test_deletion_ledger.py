@@ -1,4 +1,4 @@
-"""Each deletion is counted once, under its reason, and told in one line."""
+"""Each deletion is counted once, under its reason, and logged in one line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KEY = TopicPartition("t", 0)
 
 
 class World:
-    """A ledger over a partition that is led here, or followed."""
+    """A ledger over a partition that this broker leads or follows."""
 
     def __init__(self, *, leads: bool = True) -> None:
         self.soon: list[Any] = []
@@ -36,7 +36,7 @@ class World:
             callback(*arguments)
 
     def rise(self, before: int, after: int, *bases: int, number: int = 0) -> None:
-        """The log start rises; the segments with these base offsets, of 100 bytes each, leave."""
+        """The log start rises; the segments with these base offsets, of 100 bytes each, are removed."""
         removed: Any = [SimpleNamespace(base_offset=base, size=100) for base in bases]
         log: Any = SimpleNamespace(topic_partition=TopicPartition("t", number), log_start_offset=after)
         self.ledger.on_prefix_deleted(log, before, removed)
@@ -48,7 +48,7 @@ class World:
         return told
 
 
-def test_a_delete_that_retention_did_not_announce_was_a_request() -> None:
+def test_a_delete_that_retention_did_not_announce_counts_as_a_request() -> None:
     world = World()
     world.rise(0, 25, 0, 10)
     assert world.ledger.counts == {("t", Reason.REQUEST): DeletedCount(2, 200, 25)}
@@ -76,8 +76,8 @@ class Compared(SimpleNamespace):
     __hash__ = object.__hash__
 
 
-def test_segments_are_looked_at_one_by_one_however_many_leave() -> None:
-    """Each was looked for among all others: a thousand took seven milliseconds of the event loop, ten thousand most of a second."""
+def test_each_removed_segment_is_visited_once_for_any_number() -> None:
+    """Each was searched among all others: a thousand took seven milliseconds of the event loop, ten thousand most of a second."""
     world, count = World(), 500
     half = count // 2
     sizes = half, half * 100
@@ -89,8 +89,8 @@ def test_segments_are_looked_at_one_by_one_however_many_leave() -> None:
     assert Compared.comparisons == 0
 
 
-def test_deletes_within_a_segment_are_told_at_once_and_then_together() -> None:
-    """Whoever trims record by record would fill the log."""
+def test_deletes_within_a_segment_are_logged_at_once_and_then_together() -> None:
+    """A client that trims record by record would fill the log."""
     world = World()
     world.rise(0, 1)
     (line,) = world.told()
@@ -101,11 +101,11 @@ def test_deletes_within_a_segment_are_told_at_once_and_then_together() -> None:
     world.wait(QUIET_S)
     assert [(line["offsets"], line["log_start_offset"]) for line in world.told()] == [(8, 9)]
     world.rise(9, 10, 0)
-    assert [(line["event"], line["offsets"]) for line in world.told()] == [("segments are deleted", 1)], "a segment has gone: at once"
+    assert [(line["event"], line["offsets"]) for line in world.told()] == [("segments are deleted", 1)], "a segment was removed: at once"
     assert world.ledger.counts == {("t", Reason.REQUEST): DeletedCount(1, 100, 10)}
 
 
-def test_a_segment_that_goes_takes_the_untold_requests_with_it_into_its_line() -> None:
+def test_the_line_of_a_removed_segment_includes_the_requests_not_logged_yet() -> None:
     world = World()
     world.rise(0, 1)
     world.told()
@@ -116,7 +116,7 @@ def test_a_segment_that_goes_takes_the_untold_requests_with_it_into_its_line() -
     assert world.told() == []
 
 
-def test_lines_about_many_topics_are_told_some_at_a_time() -> None:
+def test_lines_about_many_topics_are_logged_a_few_at_a_time() -> None:
     world = World()
     for number in range(LINES_AT_ONCE + 1):
         log: Any = SimpleNamespace(topic_partition=TopicPartition(f"t{number}", 0), log_start_offset=1)
@@ -126,14 +126,14 @@ def test_lines_about_many_topics_are_told_some_at_a_time() -> None:
     assert len(world.told()) == LINES_AT_ONCE + 1
 
 
-def test_a_follower_goes_by_its_leader() -> None:
+def test_a_follower_uses_its_leaders_reasons() -> None:
     world = World(leads=False)
     world.rise(0, 10, 0)
     assert world.ledger.counts == {("t", Reason.LOG_START): DeletedCount(1, 100, 10)}
 
 
-def test_what_retention_announces_has_its_reasons_and_nothing_twice() -> None:
-    """The log start had been moved into the first segment by a client, whose records are counted already."""
+def test_announced_deletions_have_their_reasons_and_count_once() -> None:
+    """A client had moved the log start into the first segment, and its records are counted already."""
     world = World()
     world.rise(0, 4)
     world.told()
@@ -153,8 +153,8 @@ def test_what_retention_announces_has_its_reasons_and_nothing_twice() -> None:
     assert world.ledger.counts[("t", Reason.REQUEST)] == DeletedCount(1, 100, 14), "the announcement is used up"
 
 
-def test_a_segment_that_leaves_later_than_its_records_is_told_as_below_the_log_start() -> None:
-    """A delete to the end leaves the active segment; its next roll lets it go."""
+def test_a_segment_removed_later_than_its_records_is_logged_as_below_the_log_start() -> None:
+    """A delete to the end leaves the active segment; its next roll removes it."""
     world = World()
     world.rise(0, 10)
     world.rise(10, 10, 0)
@@ -166,7 +166,7 @@ def test_a_segment_that_leaves_later_than_its_records_is_told_as_below_the_log_s
     ]
 
 
-def test_partitions_that_are_deleted_from_together_are_told_in_one_line() -> None:
+def test_partitions_that_are_deleted_from_together_are_logged_in_one_line() -> None:
     world = World()
     for number in range(3):
         world.rise(0, 10, 0, number=number)
@@ -174,7 +174,7 @@ def test_partitions_that_are_deleted_from_together_are_told_in_one_line() -> Non
     assert (line["topic"], line["partitions"], line["segments"], line["bytes"], line["offsets"]) == ("t", 3, 3, 300, 30)
 
 
-def test_counters_of_topics_that_are_gone_go_too() -> None:
+def test_counters_of_deleted_topics_are_removed() -> None:
     world = World()
     world.ledger.expect(KEY, (Deletion(Reason.SIZE, 1, 100, 0, 10),))
     world.rise(0, 5, number=1)

@@ -1,4 +1,4 @@
-"""A broker deletes what may go, by itself: whole brokers on virtual time."""
+"""A broker deletes records by its retention rules: whole brokers on virtual time."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 from lowtide.broker.coordinator.runtime.offsets_topic import java_hash
 from lowtide.broker.retention.deletion_ledger import DeletedCount
 from lowtide.broker.retention.log_retention import DELETIONS_AT_ONCE
+from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_retention import DescribeRetentionRequest, DescribeRetentionTopic, RetainedPartition, RetentionRule
 from lowtide.protocol.messages.find_coordinator import FindCoordinatorRequest
 from lowtide.protocol.messages.incremental_alter_configs import AlterableConfig, AlterConfigsResource, IncrementalAlterConfigsRequest
 from lowtide.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from lowtide.protocol.records import build_batch
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.storage.log.retention_plan import Reason
@@ -74,8 +74,8 @@ async def commit(world: Leading, group: str, offset: int) -> None:
 
 def deleted(world: Leading) -> dict[str, int]:
     assert world.broker is not None
-    assert world.broker.retention is not None
-    return {reason.value: count.segments for (_, reason), count in world.broker.retention.deleted.items()}
+    assert world.broker.serving.retention is not None
+    return {reason.value: count.segments for (_, reason), count in world.broker.serving.retention.deleted.items()}
 
 
 async def explained(world: Leading, *partitions: int) -> list[RetainedPartition]:
@@ -91,7 +91,7 @@ async def next_pass() -> None:
     await asyncio.sleep(CHECK_MS / 1000 + 1)
 
 
-def test_records_go_when_their_time_is_over_and_the_last_segment_is_rolled() -> None:
+def test_records_are_deleted_when_their_time_is_over_and_the_last_segment_is_rolled() -> None:
     async def scenario(world: Leading) -> None:
         log = await begin(world, retention_ms="100000")
         await next_pass()
@@ -119,8 +119,8 @@ def test_every_deletion_is_counted_with_its_reason() -> None:
         await next_pass()
         assert log.log_start_offset == 6
         assert world.broker is not None
-        assert world.broker.retention is not None
-        assert world.broker.retention.deleted == {
+        assert world.broker.serving.retention is not None
+        assert world.broker.serving.retention.deleted == {
             ("t", Reason.MIN_TIMESTAMP): DeletedCount(4, 4 * size, 4),
             ("t", Reason.SIZE): DeletedCount(2, 2 * size, 2),
         }
@@ -129,7 +129,7 @@ def test_every_deletion_is_counted_with_its_reason() -> None:
 
 
 @pytest.mark.parametrize(("kind", "start"), [("CreateTime", 3), ("LogAppendTime", 0)])
-def test_the_minimum_timestamp_goes_by_the_time_that_the_topic_keeps(kind: str, start: int) -> None:
+def test_the_minimum_timestamp_uses_the_timestamp_type_of_the_topic(kind: str, start: int) -> None:
     """KIP-47."""
 
     async def scenario(world: Leading) -> None:
@@ -144,7 +144,7 @@ def test_the_minimum_timestamp_goes_by_the_time_that_the_topic_keeps(kind: str, 
 
 
 def test_a_log_start_is_durable_before_it_is_seen() -> None:
-    """As after a client's delete: a power cut doesn't bring back what was gone."""
+    """As after a client's delete: a power cut does not restore deleted records."""
 
     async def scenario(world: Leading) -> None:
         log = await begin(world, retention_bytes="1")
@@ -157,7 +157,7 @@ def test_a_log_start_is_durable_before_it_is_seen() -> None:
     play(scenario, commit_ms=(5000, 5000))
 
 
-def test_nothing_goes_that_followers_do_not_have() -> None:
+def test_nothing_is_deleted_that_followers_do_not_have() -> None:
     async def scenario(world: Leading) -> None:
         log = await begin(world, replicas=(1, 2), retention_ms="0")
         await next_pass()
@@ -179,7 +179,7 @@ def test_a_follower_deletes_nothing_by_itself() -> None:
 def test_a_broker_that_must_not_lead_deletes_nothing() -> None:
     async def scenario(world: Leading) -> None:
         log = await begin(world, retention_ms="0")
-        world.replicas.fence_with(lambda: True)
+        world.replicas.is_fenced = lambda: True
         await next_pass()
         assert log.log_start_offset == 0
 
@@ -201,13 +201,13 @@ def test_compacted_topics_keep_all_that_is_not_deleted_by_clients() -> None:
     play(scenario)
 
 
-def test_what_all_groups_have_consumed_goes_before_its_time() -> None:
-    """KIP-68: the slowest group keeps, no group at all keeps, and nothing goes where it isn't switched on."""
+def test_what_all_groups_have_consumed_is_deleted_before_its_time() -> None:
+    """KIP-68: the slowest group keeps records, a topic without groups keeps all, and nothing is deleted where the rule is off."""
 
     async def scenario(world: Leading) -> None:
         log = await begin(world, retention_commitoffset_ms="1000")
         await next_pass()
-        assert log.log_start_offset == 0, "nobody has consumed anything"
+        assert log.log_start_offset == 0, "no group has consumed anything"
         await commit(world, "fast", 5)
         await commit(world, "slow", 2)
         await next_pass()
@@ -231,7 +231,7 @@ def test_consumed_records_stay_where_that_is_not_switched_on() -> None:
 
 
 def test_a_full_disk_does_not_keep_what_would_free_it() -> None:
-    """The last segment can't be rolled then; all before it go."""
+    """The last segment cannot be rolled then; all before it are deleted."""
 
     async def scenario(world: Leading) -> None:
         log = await begin(world, retention_ms="0")
@@ -250,14 +250,14 @@ def test_a_delete_of_a_client_is_counted_as_one() -> None:
         size = log.segments[0].size
         await world.delete(2)
         assert world.broker is not None
-        assert world.broker.retention is not None
-        assert world.broker.retention.deleted == {("t", Reason.REQUEST): DeletedCount(2, 2 * size, 2)}
+        assert world.broker.serving.retention is not None
+        assert world.broker.serving.retention.deleted == {("t", Reason.REQUEST): DeletedCount(2, 2 * size, 2)}
 
     play(scenario)
 
 
-def test_what_keeps_the_oldest_segment_is_told_by_the_rules_that_delete() -> None:
-    """Asked of the leader, which asks the groups."""
+def test_what_keeps_the_oldest_segment_is_explained_by_the_rules_that_delete() -> None:
+    """The leader answers, and asks the groups."""
 
     async def scenario(world: Leading) -> None:
         await begin(world, retention_commitoffset_ms="1000", retention_ms="100000")
@@ -280,7 +280,7 @@ def test_what_keeps_the_oldest_segment_is_told_by_the_rules_that_delete() -> Non
     play(scenario, log_retention_commitoffset_enable="true", offsets_topic_num_partitions="3", offsets_topic_replication_factor="1")
 
 
-def test_what_can_not_be_told_of_a_partition_has_an_error() -> None:
+def test_a_partition_that_cannot_be_explained_has_an_error() -> None:
     async def scenario(world: Leading) -> None:
         await begin(world, replicas=(1, 2))
         await world.change(leader=2, leader_epoch=1)
@@ -293,8 +293,8 @@ def test_what_can_not_be_told_of_a_partition_has_an_error() -> None:
     play(scenario, 2)
 
 
-def test_groups_of_a_coordinator_that_is_away_keep_all() -> None:
-    """Half of the groups' topic is led by a broker that nobody can reach: whatever the groups here say is not enough."""
+def test_groups_of_a_coordinator_that_is_unavailable_keep_all() -> None:
+    """An unreachable broker leads half of the groups' topic: the offsets of the local groups are not enough."""
 
     async def scenario(world: Leading) -> None:
         await world.create_topic("__consumer_offsets", (1,), (2,), cleanup_policy="compact")
@@ -309,8 +309,8 @@ def test_groups_of_a_coordinator_that_is_away_keep_all() -> None:
     play(scenario, 2, log_retention_commitoffset_enable="true")
 
 
-def test_deletions_of_many_partitions_reach_the_disk_some_at_a_time() -> None:
-    """Whatever the disk does at once is done in one turn of the loop; a disk that is slow holds the rest back, though not for ever."""
+def test_deletions_of_many_partitions_reach_the_disk_a_few_at_a_time() -> None:
+    """What the disk completes at once is done in one turn of the loop; a slow disk delays the rest, but not indefinitely."""
 
     async def scenario(world: Leading) -> None:
         count = DELETIONS_AT_ONCE + 20

@@ -1,4 +1,4 @@
-"""The core of a connection without sockets: however bytes arrive, an answer goes to its request, or the connection is broken."""
+"""The core of a connection without sockets: for any arrival of bytes, each response goes to its request, or the connection is broken."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def records_of(answer: FetchResponse) -> Any:
 
 
 def feed(connection: Core, received: bytes, piece: int = 1 << 30, now_ms: int = 0) -> list[tuple[Any, Any]]:
-    """Let bytes arrive, `piece` at a time or as many as the buffer takes. Returns the answers."""
+    """Let bytes arrive, `piece` at a time or as many as the buffer takes. Returns the responses."""
     answers: list[tuple[Any, Any]] = []
     position = 0
     while position < len(received) and connection.broken is None:
@@ -72,7 +72,7 @@ def waiting(*waiters: Any, **given: Any) -> Core:
 
 
 # ---------------------------------------------------------------------- requests
-def test_requests_are_what_kafkas_protocol_says():
+def test_requests_follow_kafkas_protocol():
     """SaslHandshake version 1 and SaslAuthenticate version 2, byte for byte by the protocol guide; ids count up."""
     connection = Core("me")
     assert connection.request(SaslHandshakeRequest(mechanism="PLAIN"), 1, None).hex() == "00000013001100010000000100026d650005504c41494e"
@@ -86,7 +86,7 @@ def test_a_request_in_parts_is_the_same_request():
 
 
 def test_a_request_without_answer_does_not_wait_for_one():
-    """Produce with acks=0: the next answer is to the next request."""
+    """Produce with acks=0: the next response is to the next request."""
     connection = Core("me")
     assert connection.request_without_answer(METADATA, VERSION) == Core("me").request(METADATA, VERSION, None)
     connection.request(METADATA, VERSION, "b")
@@ -110,7 +110,7 @@ def test_correlation_ids_begin_again_before_they_are_negative():
 
 
 @pytest.mark.parametrize(("first", "second"), [(FETCH, FETCH), (FETCH, METADATA), (METADATA, FETCH)])
-def test_a_fetch_has_its_connection_to_itself_unless_records_are_copied(first: Any, second: Any):
+def test_a_fetch_has_its_own_connection_unless_records_are_copied(first: Any, second: Any):
     connection = Core("me")
     connection.request(first, VERSION, None)
     with pytest.raises(AssertionError, match="to itself"):
@@ -124,7 +124,7 @@ def test_a_fetch_has_its_connection_to_itself_unless_records_are_copied(first: A
 # ---------------------------------------------------------------------- answers
 @given(sizes=st.lists(st.integers(0, 40), max_size=8), cuts=st.lists(st.integers(1, 200), min_size=1, max_size=20))
 def test_answers_come_in_order_however_the_stream_is_cut(sizes: list[int], cuts: list[int]):
-    """And nothing is left behind."""
+    """No byte is left over."""
     connection = waiting(*range(len(sizes)))
     stream = b"".join(metadata(number + 1, size) for number, size in enumerate(sizes))
     answers: list[tuple[Any, Any]] = []
@@ -148,8 +148,8 @@ def test_nothing_is_answered_before_the_last_byte():
         assert [waiter for waiter, _ in feed(connection, whole[length:])] == ["a"]
 
 
-def test_a_message_that_is_cut_short_in_its_frame_is_no_answer():
-    """Every length: the frame says how long it is, and the message in it isn't whole."""
+def test_a_message_that_is_cut_short_in_its_frame_is_an_error():
+    """For every length: the frame has a size, and the message in it is incomplete."""
     content = metadata(1)[4:]
     for length in range(len(content)):
         connection = waiting("a")
@@ -170,7 +170,7 @@ def test_a_message_that_is_cut_short_in_its_frame_is_no_answer():
         (frame(b"HTTP/1.1 400"), "a tagged field"),
     ],
 )
-def test_what_is_no_answer_breaks_the_connection(received: bytes, reason: str):
+def test_an_invalid_answer_breaks_the_connection(received: bytes, reason: str):
     connection = waiting("a", "b", frame_bytes_max=1000)
     assert feed(connection, received) == []
     assert reason in str(connection.broken)
@@ -190,7 +190,7 @@ def test_an_answer_to_no_request_breaks_the_connection():
     assert "to no request" in str(connection.broken)
 
 
-def test_a_broker_answers_a_version_of_api_versions_that_it_does_not_know_in_the_oldest():
+def test_an_unknown_version_of_api_versions_is_answered_in_the_oldest():
     refused = ApiVersionsResponse(error_code=35, api_keys=[ApiVersion(api_key=18, min_version=0, max_version=2)])
     connection = Core("me")
     connection.request(ApiVersionsRequest(), 4, "a")
@@ -198,7 +198,7 @@ def test_a_broker_answers_a_version_of_api_versions_that_it_does_not_know_in_the
     assert (answer.error_code, answer.api_keys[0].max_version) == (ErrorCode.UNSUPPORTED_VERSION, 2)
 
 
-def test_an_answer_to_api_versions_is_read_in_the_version_that_was_asked_and_may_be_cut_short():
+def test_an_answer_to_api_versions_is_read_in_the_version_of_the_request_and_may_be_cut_short():
     message = ApiVersionsResponse(error_code=0, api_keys=[], finalized_features_epoch=7)
     whole = answered(1, message, ApiKey.API_VERSIONS, 4)
     for length in range(len(whole) - 4 + 1):
@@ -232,7 +232,7 @@ def test_records_may_be_kept_where_they_are_copied():
     assert kept == [bytes([number]) * 1000 for number in range(1, 4)]
 
 
-def test_the_buffer_grows_to_the_largest_answer_is_used_again_and_given_back():
+def test_the_buffer_grows_to_the_largest_answer_is_reused_and_freed():
     connection = Core("me")
 
     def buffer_after(number: int, size: int) -> Any:
@@ -283,7 +283,7 @@ class CountingBuffer(bytearray):
 
 
 def test_bytes_of_an_answer_are_moved_once_however_many_pieces_it_comes_in():
-    """Also when the buffer is large, and would be given back if nothing large followed."""
+    """This also holds for a large buffer, which would be freed if no large response followed."""
     small = core.SMALL_ANSWERS_UNTIL_SHRUNK
     connection = waiting(*range(small + 2))
     feed(connection, metadata(1, 40_000))
@@ -296,22 +296,22 @@ def test_bytes_of_an_answer_are_moved_once_however_many_pieces_it_comes_in():
     assert buffer.moved == 1000
 
 
-def test_a_frame_that_is_announced_reserves_no_more_than_it_may_have():
+def test_a_frame_that_is_announced_reserves_no_more_than_the_limit():
     connection = waiting("a", frame_bytes_max=1 << 20)
     feed(connection, (1 << 20).to_bytes(4, "big"))
     assert len(connection.get_buffer()) == 1 << 20
 
 
 # ---------------------------------------------------------------------- its life
-def test_a_closed_connection_gives_back_what_waits_once_and_takes_no_request():
+def test_a_closed_connection_fails_waiting_requests_once_and_accepts_none():
     connection = waiting("a", "b")
     assert connection.close("enough") == ["a", "b"]
     assert connection.close("again") == []
     assert (connection.closed, connection.refusal(), connection.waiting_count) == (True, "enough", 0)
 
 
-def test_a_session_is_answered_by_what_only_it_may_ask():
-    """Answers before it say nothing about whether the broker accepts the client."""
+def test_a_session_is_proved_by_a_response_to_an_authenticated_request():
+    """Earlier responses do not prove that the broker accepts the client."""
     connection = waiting("a", "b")
     feed(connection, metadata(1))
     assert (connection.in_session, connection.has_answered) == (False, True)
@@ -353,4 +353,4 @@ def test_a_connection_is_usable_until_it_was_idle_or_its_authentication_ends(
     assert connection.is_usable(now_ms, max_idle_ms) is is_usable
     if usable_ms is None:
         connection.request(METADATA, VERSION, None)
-        assert connection.is_usable(now_ms, max_idle_ms), "what waits is not idle"
+        assert connection.is_usable(now_ms, max_idle_ms), "a connection with waiting requests is not idle"

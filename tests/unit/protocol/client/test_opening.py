@@ -1,4 +1,4 @@
-"""The conversation with which a connection begins: versions, login, refusals, and every pair of state and event."""
+"""The exchange at the start of a connection: versions, login, refusals, and every pair of state and event."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lowtide.protocol.api_keys import API_ASKED, ApiKey
+from lowtide.protocol.api_keys import API, ApiKey
 from lowtide.protocol.client.opening import Ask, Event, Opening, Session, State, Step
 from lowtide.protocol.client.refused import Refusal, Refused
 from lowtide.protocol.client.sasl import SaslSettings
@@ -23,20 +23,20 @@ MECHANISMS = SaslHandshakeResponse(error_code=0, mechanisms=["PLAIN"])
 
 
 def versions(but: dict[ApiKey, tuple[int, int]] | None = None) -> ApiVersionsResponse:
-    ranges = {key: (spec.min_version, spec.max_version) for key, spec in API_ASKED.items()} | (but or {})
+    ranges = {key: (spec.min_version, spec.max_version) for key, spec in API.items()} | (but or {})
     return ApiVersionsResponse(error_code=0, api_keys=[ApiVersion(api_key=k, min_version=a, max_version=b) for k, (a, b) in ranges.items()])
 
 
 def play(sasl: SaslSettings | None, *answers: Any) -> tuple[list[Ask], Step]:
-    """The requests, and the step that isn't one."""
+    """The requests, and the final step."""
     opening = Opening(sasl, "nonce")
     asked: list[Ask] = []
     step = opening.begin()
     for answer in answers:
-        assert isinstance(step, Ask), "it asks for no more"
+        assert isinstance(step, Ask), "it sends no further request"
         asked.append(step)
         step = opening.on_answer(answer)
-    assert not isinstance(step, Ask), "it asks for more"
+    assert not isinstance(step, Ask), "it sends a further request"
     return asked, step
 
 
@@ -59,9 +59,9 @@ def test_a_broker_that_is_older_is_asked_in_the_oldest_version():
     assert [ask.version for ask in asked] == [4, 0]
 
 
-def test_a_version_is_one_that_both_speak():
+def test_a_version_is_one_that_both_support():
     spoken = session_of(versions({ApiKey.METADATA: (3, 7), ApiKey.FETCH: (90, 99), ApiKey.PRODUCE: (0, -1)})).versions
-    kinds = {key: spec.request for key, spec in API_ASKED.items()}
+    kinds = {key: spec.request for key, spec in API.items()}
     assert spoken.choose(kinds[ApiKey.METADATA]) == 7
     assert spoken.choose(kinds[ApiKey.METADATA], at_most=5) == 5
     for key, at_least, words in (
@@ -76,7 +76,7 @@ def test_a_version_is_one_that_both_speak():
 @pytest.mark.parametrize("high", range(6))
 @pytest.mark.parametrize("at_least", [0, 2, 4])
 def test_the_chosen_version_is_in_both_ranges_and_the_highest(low: int, high: int, at_least: int):
-    """Against the definition, for a request of versions 0 to 2 (SaslAuthenticate) and every range that a broker may give."""
+    """Compared with the definition, for a request of versions 0 to 2 (SaslAuthenticate) and every possible range of a broker."""
     spoken = session_of(versions({ApiKey.SASL_AUTHENTICATE: (low, high)})).versions
     both = {version for version in range(low, high + 1) if at_least <= version <= 2}
     chosen = spoken.choose(SaslAuthenticateRequest, at_least=at_least)
@@ -131,7 +131,7 @@ def test_being_refused(sasl: SaslSettings, answers: list[Any], kind: Refusal, wo
         (PLAIN, ("SASL_HANDSHAKE", (0, 0)), Refusal.VERSION, "SaslHandshake in versions 0 to 0"),
     ],
 )
-def test_a_broker_that_can_not_be_talked_to(sasl: SaslSettings | None, answer: Any, kind: Refusal, words: str):
+def test_a_broker_that_cannot_be_used(sasl: SaslSettings | None, answer: Any, kind: Refusal, words: str):
     answered = versions({ApiKey[answer[0]]: answer[1]}) if isinstance(answer, tuple) else answer
     _, refused = play(sasl, answered)
     assert isinstance(refused, Refused)

@@ -1,4 +1,4 @@
-"""When a client tries again: rests that grow, addresses that failed or were silent, codes that are final."""
+"""When a client tries again: growing back-off, addresses that failed or were silent, final error codes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lowtide.protocol.errors import ErrorCode
 BACKOFF = Backoff(50, 1000)
 
 
-def test_rests_double_up_to_the_largest():
+def test_back_off_doubles_up_to_the_largest():
     assert [BACKOFF.rest_ms(failures) for failures in range(1, 8)] == [50, 100, 200, 400, 800, 1000, 1000]
     assert BACKOFF.rest_ms(10**9) == 1000
     assert Backoff(100, 10).rest_ms(3) == 100
@@ -18,7 +18,7 @@ def test_rests_double_up_to_the_largest():
 
 
 @pytest.mark.parametrize(("share", "rest_ms"), [(-1, 80), (0, 100), (1, 120)])
-def test_rests_differ_by_a_fifth_either_way(share: float, rest_ms: int):
+def test_back_off_differs_by_a_fifth_either_way(share: float, rest_ms: int):
     assert BACKOFF.rest_ms(2, share) == rest_ms
 
 
@@ -35,11 +35,11 @@ def test_no_attempt_begins_at_the_deadline_or_after_it(now_ms: int, step: int | 
     assert rest_after(None, failures=2, now_ms=now_ms, deadline_ms=5000, backoff=BACKOFF, share=0) == step
 
 
-def test_a_rest_takes_a_millisecond_at_least():
+def test_a_back_off_is_at_least_a_millisecond():
     assert rest_after(None, failures=1, now_ms=0, deadline_ms=10, backoff=Backoff(0, 0), share=0) == 1
 
 
-def test_an_address_that_failed_rests_longer_each_time_until_it_is_reached():
+def test_an_address_that_failed_backs_off_longer_each_time_until_it_is_reached():
     address = Reachability(BACKOFF)
     assert address.wait_ms(0) == 0
     address.on_failure(0)

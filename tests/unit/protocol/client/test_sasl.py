@@ -1,4 +1,4 @@
-"""SASL as a client: the exchanges of the RFCs byte for byte, brokers that cheat, and every pair of state and event."""
+"""SASL as a client: the exchanges of the RFCs byte for byte, dishonest brokers, and every pair of state and event."""
 
 from __future__ import annotations
 
@@ -39,9 +39,17 @@ def test_scram_is_the_exchange_of_rfc_7677():
     assert ended(exchange, b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=")
 
 
+def test_a_token_is_named_by_an_extension():
+    """As Kafka's `ScramExtensions` has it: behind the nonce, and part of what is signed."""
+    by_token = SaslSettings(mechanism="SCRAM-SHA-256", username="user", password="pencil", by_token=True)
+    exchange = SaslExchange(by_token, "abc")
+    assert exchange.step(None) == b"n,,n=user,r=abc,tokenauth=true"
+    assert "pencil" not in repr(by_token)
+
+
 @pytest.mark.parametrize(("mechanism", "name"), [("SCRAM-SHA-256", "sha256"), ("SCRAM-SHA-512", "sha512")])
-def test_scram_proves_the_password_to_who_keeps_only_its_keys(mechanism: str, name: str):
-    """A server as RFC 5802 describes one, that stores what it has to; the name needs escaping."""
+def test_scram_proves_the_password_to_a_server_that_stores_only_its_keys(mechanism: str, name: str):
+    """A server by RFC 5802, which stores only what it must; the name needs escaping."""
     salted = hashlib.pbkdf2_hmac(name, "pässword".encode(), b"salt", 5000)
     stored, server_key = hashlib.new(name, hmac.digest(salted, b"Client Key", name)).digest(), hmac.digest(salted, b"Server Key", name)
     exchange = SaslExchange(SaslSettings(mechanism=mechanism, username="a=b,c", password="pässword"), "abc")
@@ -75,8 +83,8 @@ def test_scram_proves_the_password_to_who_keeps_only_its_keys(mechanism: str, na
         b"r=abcd,s=c2FsdA==,i=4096,x",
     ],
 )
-def test_brokers_that_cheat_are_left(challenge: bytes):
-    """A nonce that isn't ours, too few iterations, or so many that we would compute for minutes."""
+def test_dishonest_brokers_are_refused(challenge: bytes):
+    """A nonce that is not ours, too few iterations, or so many that the client would compute for minutes."""
     exchange = SaslExchange(PENCIL, "abc")
     exchange.step(None)
     with pytest.raises(SaslError):
@@ -84,7 +92,7 @@ def test_brokers_that_cheat_are_left(challenge: bytes):
 
 
 @pytest.mark.parametrize("final", [b"v=AAAA", b"", b"x=1", b"e=invalid-proof"])
-def test_a_broker_that_does_not_know_the_password_is_left(final: bytes):
+def test_a_broker_without_the_password_is_refused(final: bytes):
     exchange = SaslExchange(PENCIL, "abc")
     exchange.step(None)
     exchange.step(CHALLENGE)
@@ -92,16 +100,40 @@ def test_a_broker_that_does_not_know_the_password_is_left(final: bytes):
         exchange.step(final)
 
 
-@pytest.mark.parametrize("mechanism", ["OAUTHBEARER", "GSSAPI"])
-def test_mechanisms_that_are_missing_say_so(mechanism: str):
-    with pytest.raises(SaslError, match="not supported yet"):
-        SaslExchange(SaslSettings(mechanism=mechanism), "n")
+def test_mechanisms_that_are_missing_are_reported():
+    with pytest.raises(SaslError, match="not supported yet; PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER are"):
+        SaslExchange(SaslSettings(mechanism="GSSAPI"), "n")
+
+
+BEARER = SaslSettings(mechanism="OAUTHBEARER", token="e30.e30.-_x")
+
+
+def test_the_token_of_an_issuer_is_sent_as_in_rfc_7628():
+    exchange = SaslExchange(BEARER, "n")
+    assert exchange.step(None) == b"n,,\x01auth=Bearer e30.e30.-_x\x01\x01"
+    assert ended(exchange, b"")
+    assert "e30" not in repr(BEARER)
+
+
+def test_a_challenge_to_a_token_is_acknowledged():
+    """The broker ends the exchange then."""
+    exchange = SaslExchange(BEARER, "n")
+    exchange.step(None)
+    assert exchange.step(b'{"status":"invalid_token"}') == b"\x01"
+
+
+@pytest.mark.parametrize("token", ["", "a b", "a\x01b", "a=", "é.b.c", "a" * 65_001])
+def test_a_token_that_cannot_be_sent_is_not_shown(token: str):
+    with pytest.raises(SaslError, match="characters that a JSON Web Token can't have") as caught:
+        SaslExchange(SaslSettings(mechanism="OAUTHBEARER", token=token), "n").step(None)
+    assert not token or token not in str(caught.value)
 
 
 # ---------------------------------------------------------------------- states and events
 TOKENS = {
     Event.START: None,
-    Event.UNREADABLE: b"",
+    Event.EMPTY: b"",
+    Event.UNREADABLE: b"{}",
     Event.EXTENSION: b"m=x," + CHALLENGE,
     Event.ERROR: b"e=other-error",
     Event.ATTRIBUTES: CHALLENGE,
@@ -111,25 +143,41 @@ TOKENS = {
 ENDS = {
     (State.PLAIN_BEGINS, Event.START): State.PASSWORD_SENT,
     (State.SCRAM_BEGINS, Event.START): State.FIRST_SENT,
+    (State.OAUTH_BEGINS, Event.START): State.BEARER_SENT,
+    (State.BEARER_SENT, Event.EMPTY): State.DONE,
+    (State.BEARER_SENT, Event.UNREADABLE): State.BEARER_REFUSED,
+    (State.BEARER_SENT, Event.EXTENSION): State.BEARER_REFUSED,
+    (State.BEARER_SENT, Event.ERROR): State.BEARER_REFUSED,
+    (State.BEARER_SENT, Event.ATTRIBUTES): State.BEARER_REFUSED,
+    (State.BEARER_REFUSED, Event.EMPTY): "didn't end the login",
+    (State.BEARER_REFUSED, Event.UNREADABLE): "didn't end the login",
+    (State.BEARER_REFUSED, Event.EXTENSION): "didn't end the login",
+    (State.BEARER_REFUSED, Event.ERROR): "didn't end the login",
+    (State.BEARER_REFUSED, Event.ATTRIBUTES): "didn't end the login",
+    (State.PASSWORD_SENT, Event.EMPTY): State.DONE,
     (State.PASSWORD_SENT, Event.UNREADABLE): State.DONE,
     (State.PASSWORD_SENT, Event.EXTENSION): State.DONE,
     (State.PASSWORD_SENT, Event.ERROR): State.DONE,
     (State.PASSWORD_SENT, Event.ATTRIBUTES): State.DONE,
+    (State.FIRST_SENT, Event.EMPTY): "isn't a SCRAM message",
     (State.FIRST_SENT, Event.UNREADABLE): "isn't a SCRAM message",
     (State.FIRST_SENT, Event.EXTENSION): "extension",
     (State.FIRST_SENT, Event.ERROR): "doesn't continue ours",
     (State.FIRST_SENT, Event.ATTRIBUTES): State.PROOF_SENT,
+    (State.PROOF_SENT, Event.EMPTY): "isn't a SCRAM message",
     (State.PROOF_SENT, Event.UNREADABLE): "isn't a SCRAM message",
     (State.PROOF_SENT, Event.EXTENSION): "couldn't prove",
     (State.PROOF_SENT, Event.ERROR): "refused the proof: other-error",
     (State.PROOF_SENT, Event.ATTRIBUTES): "couldn't prove",
 }
-"""The state that follows, or what the error says. Other pairs are bugs of our own."""
+"""The next state, or the text of the error. Other pairs are our own bugs."""
 
 
 def exchange_at(state: State) -> SaslExchange:
     is_plain = state in (State.PLAIN_BEGINS, State.PASSWORD_SENT, State.DONE)
-    exchange = SaslExchange(SaslSettings(mechanism="PLAIN" if is_plain else "SCRAM-SHA-512", username="u", password="p"), "abc")
+    is_bearer = state in (State.OAUTH_BEGINS, State.BEARER_SENT, State.BEARER_REFUSED)
+    settings = SaslSettings(mechanism="PLAIN" if is_plain else "SCRAM-SHA-512", username="u", password="p")
+    exchange = SaslExchange(BEARER if is_bearer else settings, "abc")
     for token in (None, b"" if is_plain else CHALLENGE):
         if exchange.state is not state:
             exchange.step(token)

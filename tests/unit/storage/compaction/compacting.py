@@ -1,19 +1,13 @@
-"""A log in memory that is compacted: the worker's steps and the committer's barriers are taken when the test says so."""
+"""A log in memory that is compacted: the test triggers each step of the worker and each barrier of the committer."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from lowtide.protocol.records import (
-    ControlRecordType,
-    Record,
-    build_batch,
-    build_end_transaction_marker,
-    iterate_batches,
-    iterate_records,
-    read_batch_header,
-)
+from lowtide.protocol.batch_building import build_batch
+from lowtide.protocol.control_records import ControlRecord, ControlRecordType, build_end_transaction_marker
+from lowtide.protocol.records import Record, iterate_batches, iterate_records, read_batch_header
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.committer import Barrier, OnDone
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
@@ -34,7 +28,7 @@ CONFIG = LogConfig(cleanup_policy=frozenset({"compact"}), index_interval_bytes=1
 
 
 class StepwiseCommitter:
-    """Carries out barriers one at a time, when told."""
+    """Executes barriers one at a time, when the test calls for it."""
 
     def __init__(self, filesystem: MemoryFileSystem) -> None:
         self._filesystem = filesystem
@@ -63,7 +57,7 @@ class StepwiseCommitter:
 
 
 class StepwiseWorker:
-    """Takes the steps of one work at a time, when told."""
+    """Executes the steps of one piece of work one at a time, when the test calls for it."""
 
     def __init__(self, filesystem: MemoryFileSystem) -> None:
         self._filesystem = filesystem
@@ -97,7 +91,7 @@ class StepwiseWorker:
 
 
 class CompactedLog:
-    """See the module. `log` is another object after `reopen`."""
+    """A log on a memory disk with its compaction. `log` is another object after `reopen`."""
 
     def __init__(self, filesystem: MemoryFileSystem, config: LogConfig = CONFIG) -> None:
         self.filesystem = filesystem
@@ -172,7 +166,7 @@ class CompactedLog:
         return find_cleanable(log.segments, ends, log.swaps.cleaned_to, self.config, _Times(self.filesystem), self.now_ms)
 
     def begin_cleaning(self, entries: int = 10_000) -> LogCleaning | None:
-        """Orders a compaction, if anything may be compacted."""
+        """Starts a compaction, if anything may be compacted."""
         cleanable = self.cleanable()
         if not cleanable.dirty_bytes:
             return None
@@ -191,14 +185,14 @@ class CompactedLog:
         return cleaning
 
     def step(self) -> bool:
-        """One step of whoever has something to do: the committer first. Returns False when nobody has."""
+        """One step of the committer if it has a barrier, else one of the worker. Returns False when neither has anything to do."""
         if self.committer.waiting:
             self.committer.step()
             return True
         return self.worker.step()
 
     def clean(self, entries: int = 10_000, between: Callable[[], None] = lambda: None) -> CleaningReport | None:
-        """A whole compaction; `between` is called between two steps."""
+        """Runs a whole compaction; `between` is called between two steps."""
         if self.begin_cleaning(entries) is None:
             return None
         count = len(self.reports)
@@ -217,7 +211,7 @@ class CompactedLog:
         return found
 
     def records(self) -> list[Record]:
-        """All but markers, those of aborted transactions too."""
+        """All records except markers; those of aborted transactions are included."""
         return [
             record
             for batch in self.batches()
@@ -229,7 +223,7 @@ class CompactedLog:
         return [(record.offset, record.key, record.value) for record in self.records()]
 
     def contents(self) -> list[bytes]:
-        """All of the log, as a follower is sent it."""
+        """All of the log, as a follower receives it."""
         return [
             self.filesystem.read_bytes(segment.path)[position : position + header.size_bytes]
             for segment in self.log.segments
@@ -237,7 +231,7 @@ class CompactedLog:
         ]
 
     def gaps(self) -> list[tuple[int, int]]:
-        """Where a segment ends, and where the next one begins, if that is somewhere else."""
+        """The end of a segment and the base offset of the next one, wherever the two differ."""
         ends = [max((header.next_offset for _, header in segment.batches(0)), default=segment.base_offset) for segment in self.log.segments]
         return [(end, after.base_offset) for end, after in zip(ends, self.log.segments[1:], strict=False) if end != after.base_offset]
 
@@ -252,11 +246,10 @@ def abort(log: CompactedLog, producer_id: int) -> None:
 def end(log: CompactedLog, producer_id: int, kind: ControlRecordType) -> None:
     log.append_batch(
         build_end_transaction_marker(
-            kind,
+            ControlRecord(kind, 0),
             timestamp_ms=log.now_ms,
             producer_id=producer_id,
             producer_epoch=0,
-            coordinator_epoch=0,
             base_offset=log.log.log_end_offset,
         )
     )

@@ -77,7 +77,7 @@ def test_what_may_be_compacted(found: Cleanable, expected: tuple[object, ...]) -
     assert tuple(found) == expected
 
 
-def test_the_dirtiest_is_told_by_its_ratio() -> None:
+def test_the_dirtiest_is_found_by_its_ratio() -> None:
     assert [find(at).dirty_ratio for at in (0, 10, 20, 40)] == [1.0, 0.75, 0.5, 0.0]
     assert find(stable=0).dirty_ratio == 0.0
 
@@ -95,7 +95,7 @@ def test_segments_are_put_together_up_to_their_size() -> None:
     assert bases(0, 1000) == []
 
 
-def test_a_segment_never_spans_more_offsets_than_an_index_can_say() -> None:
+def test_a_segment_never_spans_more_offsets_than_an_index_can_express() -> None:
     """KAFKA-6264."""
     far = [FakeSegment(0), FakeSegment(2**31 - 1), FakeSegment(2**31), FakeSegment(2**31 + 9)]
     assert [[segment.base_offset for segment in group] for group in group_segments(far, 2**40, 1000)] == [[0, 2**31 - 1], [2**31]]

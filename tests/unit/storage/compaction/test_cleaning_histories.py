@@ -9,7 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from lowtide.protocol.records import ControlRecordType, iterate_records, read_batch_header
+from lowtide.protocol.control_records import ControlRecordType
+from lowtide.protocol.records import iterate_records, read_batch_header
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 
 from .compacting import CONFIG, LIMIT, CompactedLog, end, produce
@@ -32,7 +33,7 @@ operations = st.lists(
 
 
 class History:
-    """What was written, beside the log: the rules applied to a list of records."""
+    """The expected contents beside the log: the rules applied to a list of records."""
 
     def __init__(self) -> None:
         self.log = CompactedLog(MemoryFileSystem(Random(3)), replace(CONFIG, segment_bytes=600))
@@ -42,7 +43,7 @@ class History:
         self.sequences: dict[int, int] = {}
         self.aborted: set[int] = set()
         self.agreed_end = 0
-        """What was committed when the log was compacted: a marker below may have let an aborted record go, so that marker stays."""
+        """Committed when the log was compacted: a marker below may belong to an aborted record that was removed, so that marker stays."""
 
     def apply(self, operation: tuple[object, ...]) -> None:
         getattr(self, "do_" + str(operation[0]))(*operation[1:])
@@ -97,7 +98,7 @@ class History:
             removed.mark_deleted(self.log.filesystem)
 
     def do_truncate(self, percent: int) -> None:
-        """No record that has been compacted away may be needed again: replicas agree on what is committed."""
+        """Truncates only where no compacted record is needed again: replicas agree on what is committed."""
         log = self.log.log
         low = max(log.log_start_offset, log.swaps.cleaned_to or 0, self.agreed_end)
         if self.open or percent > 50 or low > log.log_end_offset:
@@ -137,15 +138,15 @@ class History:
         }
         for offset, value in last.values():
             if value is not None and offset >= log.log_start_offset:
-                assert offset in offsets, f"the last record of a key, at {offset}, is gone"
+                assert offset in offsets, f"the last record of a key, at {offset}, is missing"
         assert not undecided - {at for at in undecided if at < log.log_start_offset} - set(offsets), (
-            "a record of an open transaction is gone"
+            "a record of an open transaction is missing"
         )
         self.check_compacted(offsets)
         self.check_readers()
 
     def check_compacted(self, offsets: list[int]) -> None:
-        """What has been compacted has each key once, and nothing aborted."""
+        """The compacted part has each key once and no aborted record."""
         log = self.log.log
         cleaned_to = log.swaps.cleaned_to or 0
         if not log.log_start_offset <= cleaned_to <= log.log_end_offset:
@@ -155,7 +156,7 @@ class History:
         assert not {offset for offset in offsets if offset < cleaned_to} & self.aborted
 
     def check_readers(self) -> None:
-        """A reader of committed records that leaves out what the index tells leaves out every aborted record, and no other."""
+        """A reader of committed records that skips what the index lists skips every aborted record, and no other."""
         log = self.log.log
         aborted = log._aborted.collect(log.segments[0].base_offset, log.log_start_offset, log.log_end_offset)
         for batch in self.log.batches():
@@ -186,4 +187,4 @@ def test_histories(drawn: list[tuple[object, ...]]) -> None:
         if history.log.cleanable().dirty_bytes == 0:
             break
     else:
-        pytest.fail("it is never clean")
+        pytest.fail("the log never becomes clean")

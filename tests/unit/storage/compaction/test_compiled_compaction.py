@@ -1,4 +1,4 @@
-"""Compaction by the compiled walk leaves what that in plain Python leaves, byte by byte, of sound batches and of any others."""
+"""Compiled compaction leaves the same bytes as plain Python, for valid batches and for any others."""
 
 from __future__ import annotations
 
@@ -10,18 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowtide.protocol import native
+from lowtide.protocol.batch_building import append_record, assemble_batch, build_batch
 from lowtide.protocol.compression import Compression
 from lowtide.protocol.errors import ProtocolError
-from lowtide.protocol.records import (
-    DELETE_HORIZON_BIT,
-    RECORD_BATCH_OVERHEAD,
-    append_record,
-    assemble_batch,
-    build_batch,
-    read_batch_header,
-)
+from lowtide.protocol.records import DELETE_HORIZON_BIT, RECORD_BATCH_OVERHEAD, read_batch_header
 from lowtide.storage.compaction.compaction import CompactionRules, compact_batch, note_batch
 from lowtide.storage.compaction.offset_map import ENTRY_BYTES, OffsetMap
+from tests.examples import examples
 
 COMPILED = native.compiled
 LIMIT = 1 << 20
@@ -69,7 +64,7 @@ def batches_of(described: list[Any]) -> list[bytes]:
 
 
 def compacted(batches: list[bytes], room: int, dirty: int, retention_ms: int) -> list[Any]:
-    """What is left, what the map knows, and the errors."""
+    """The batches that remain, the contents of the map, and the errors."""
     offsets = OffsetMap(room * ENTRY_BYTES)
     found: list[Any] = []
     for batch in batches:
@@ -92,7 +87,7 @@ def compacted(batches: list[bytes], room: int, dirty: int, retention_ms: int) ->
     return found
 
 
-@settings(deadline=None, max_examples=int(os.environ.get("WALK_EXAMPLES", "100")))
+@settings(deadline=None, max_examples=int(os.environ.get("WALK_EXAMPLES", examples(100))))
 @given(described=BATCHES, room=st.integers(1, 4) | st.just(50), dirty=st.integers(0, 20), retention_ms=st.integers(0, 2000))
 def test_what_is_left_is_the_same(described: Any, room: int, dirty: int, retention_ms: int) -> None:
     """Protects every rule of compaction in its fast form: superseded, keyless, tombstones and their horizon, a map that is full."""
@@ -107,7 +102,7 @@ def test_what_is_left_is_the_same(described: Any, room: int, dirty: int, retenti
 
 
 def test_a_map_grows_alike() -> None:
-    """Protects large maps, whose table is copied many times, and batches in whose midst that happens."""
+    """Protects large maps, whose table is copied many times, also in the middle of a batch."""
     batches = [
         build_batch([(0, b"%d" % (number * 7 % 5000), b"v", ()) for number in range(base, base + 500)], base_offset=base)
         for base in range(0, 10_000, 500)
@@ -124,7 +119,7 @@ def test_a_map_grows_alike() -> None:
 
 
 def test_keys_with_one_place_are_told_apart() -> None:
-    """Protects from taking a key for another: all that share a place of the table have entries of their own."""
+    """Protects from confusing two keys: keys with the same slot of the table have separate entries."""
     offsets = OffsetMap(300_000 * ENTRY_BYTES)
     for base in range(0, 200_000, 1000):
         batch = build_batch([(0, number.to_bytes(4, "little"), b"v", ()) for number in range(base, base + 1000)], base_offset=base)

@@ -1,4 +1,4 @@
-"""A compaction carried out: histories beside a model, a crash at every step, and what may happen to a log meanwhile."""
+"""Running a compaction: histories beside a model, a crash at every step, and changes of the log during it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from lowtide.protocol.records import (
-    DELETE_HORIZON_BIT,
-    BatchHeader,
-    ControlRecordType,
-    iterate_batches,
-    read_batch_header,
-)
+from lowtide.protocol.control_records import ControlRecordType
+from lowtide.protocol.records import DELETE_HORIZON_BIT, BatchHeader, iterate_batches, read_batch_header
 from lowtide.runtime.filesystem.memory import MemoryFileSystem, SimulatedCrashError
 from lowtide.storage.compaction.cleanable import GROUP_SEGMENTS_MAX
 
@@ -56,8 +51,8 @@ def test_the_last_record_of_each_key_stays() -> None:
     assert [row[0] for row in log.rows()] == [3, 4, 5, 6, 7]
 
 
-def test_segments_of_which_nothing_is_left_become_part_of_the_next() -> None:
-    """An empty one would be as young as its file, and keep retention from those behind it."""
+def test_empty_segments_become_part_of_the_next() -> None:
+    """An empty segment would have the age of its file, and would keep retention from the segments behind it."""
     log = new_log(segment_bytes=100)
     fill(log, "a", "b", "a", "b", "c", "a", "b")
     log.append((b"z", b""))
@@ -70,8 +65,8 @@ def test_segments_of_which_nothing_is_left_become_part_of_the_next() -> None:
     assert [row[0] for row in log.rows()] == [4, 5, 6, 7]
 
 
-def test_segments_join_whatever_is_left_of_them() -> None:
-    """Else what a power cut takes of the end of one couldn't be told from what compaction did. A follower's join, too."""
+def test_segments_are_always_joined() -> None:
+    """Otherwise a power cut that removes the end of a segment would look like compaction. A follower's segments join too."""
     log = new_log(segment_bytes=100)
     fill(log, "abcd", "efgh", "ab", "ef", "c")
     log.append((b"z", b""))
@@ -85,7 +80,7 @@ def test_segments_join_whatever_is_left_of_them() -> None:
 
 
 @pytest.mark.parametrize("offset", range(9))
-def test_reading_anywhere_goes_on_with_the_next_record(offset: int) -> None:
+def test_reading_anywhere_continues_with_the_next_record(offset: int) -> None:
     log = new_log()
     fill(log, "abc", "ab", "cd")
     log.append((b"a", b"newest"))
@@ -105,8 +100,8 @@ def read_headers(log: CompactedLog, offset: int, max_bytes: int = 1 << 20, **key
     return [] if found is None else [header for _, header in iterate_batches(found.file.pread(found.size, found.position))]
 
 
-def test_who_seeks_records_passes_over_segments_without_any() -> None:
-    """librdkafka gives up after eleven answers in a row without a record: it takes each for a batch that was too large."""
+def test_a_read_for_records_passes_over_segments_without_any() -> None:
+    """librdkafka gives up after eleven answers in a row without a record: it treats each as a batch that was too large."""
     log = new_log(segment_bytes=100)
     fill(log, *["a"] * (4 * GROUP_SEGMENTS_MAX), "b")
     log.append((b"z", b""))
@@ -115,7 +110,7 @@ def test_who_seeks_records_passes_over_segments_without_any() -> None:
     assert [segment.base_offset for segment in log.log.segments][:3] == [0, GROUP_SEGMENTS_MAX, 2 * GROUP_SEGMENTS_MAX]
     for offset in (0, 1, GROUP_SEGMENTS_MAX - 1, GROUP_SEGMENTS_MAX, last):
         assert [header.last_offset for header in read_headers(log, offset, seeks_records=True) if header.record_count] == [last], offset
-    # A follower gets all batches, and so does who may not see the records: it goes on from where the empty ones end.
+    # A follower receives all batches. So does a reader that may not see the records: it continues behind the empty batches.
     assert [(header.last_offset, header.record_count) for header in read_headers(log, 0)] == [(GROUP_SEGMENTS_MAX - 1, 0)]
     end_offset = 2 * GROUP_SEGMENTS_MAX
     assert [header.last_offset for header in read_headers(log, 0, seeks_records=True, end_offset=end_offset)] == [end_offset - 1]
@@ -150,7 +145,7 @@ def markers(log: CompactedLog) -> list[int]:
 
 
 def next_round(log: CompactedLog, later_ms: int = 0) -> None:
-    """Some more, and a compaction."""
+    """Appends more records, then compacts."""
     log.now_ms += later_ms
     log.append((b"more", b""))
     log.roll()
@@ -160,7 +155,7 @@ def next_round(log: CompactedLog, later_ms: int = 0) -> None:
     assert report.done is not None
 
 
-def test_a_marker_goes_when_nothing_is_left_of_its_transaction_and_its_time_is_over() -> None:
+def test_a_marker_is_removed_when_its_transaction_has_no_record_and_its_time_is_over() -> None:
     """LogCleanerTest: testCommitMarkerRemoval, testAbortMarkerRemoval."""
     log = new_log()
     produce(log, 1, 0, b"a", b"b")  # 0, 1
@@ -178,19 +173,19 @@ def test_a_marker_goes_when_nothing_is_left_of_its_transaction_and_its_time_is_o
     log.append((b"a", b""), (b"b", b""))
     next_round(log)
     assert markers(log) == [2, 4, 6, 8]
-    assert not read_batch_header(log.batches()[0]).attributes & DELETE_HORIZON_BIT, "a reader may have come as far as the records"
+    assert not read_batch_header(log.batches()[0]).attributes & DELETE_HORIZON_BIT, "a reader may have read as far as the records"
     next_round(log)
     assert markers(log) == [2, 4, 6, 8], "its time begins"
     assert read_batch_header(log.batches()[0]).attributes & DELETE_HORIZON_BIT
     next_round(log, later_ms=999)
     assert markers(log) == [2, 4, 6, 8]
     next_round(log, later_ms=1)
-    assert markers(log) == [6, 8], "the others' transactions have records, or their producers' last sequence"
+    assert markers(log) == [6, 8], "the other transactions have records, or the last sequence of their producer"
     log.reopen()
     assert {producer: entry.last_sequence for producer, entry in log.log.producer_state.producers.items()} == {1: 2, 2: 1}
 
 
-def test_aborted_records_go_and_readers_need_their_marker_no_more() -> None:
+def test_aborted_records_are_removed_and_readers_need_no_marker() -> None:
     log = new_log()
     log.append((b"a", b"good"))
     produce(log, 1, 0, b"a", b"x")
@@ -200,13 +195,13 @@ def test_aborted_records_go_and_readers_need_their_marker_no_more() -> None:
     log.roll()
     assert [each.first_offset for each in log.log._aborted.collect(0, 0, 10)] == [1]
     next_round(log)
-    # The producer's last batch stays, empty, for its sequence; so does its marker, and the entry that tells readers of it.
+    # The producer's last batch stays, empty, for its sequence; so does its marker, and the index entry that readers receive.
     assert [row[:2] for row in log.rows()] == [(0, b"a"), (5, b"more")]
     assert [each.first_offset for each in log.log._aborted.collect(0, 0, 10)] == [1]
     log.append((b"z", b""), producer_id=1, producer_epoch=0, base_sequence=3)
     next_round(log)
     next_round(log)
-    assert not log.log._aborted.bases, "nothing of it is left, so no reader has to be told"
+    assert not log.log._aborted.bases, "no record of it is left, so no reader needs the entry"
     assert not [name for name in log.names() if name.endswith(".txnindex")]
     next_round(log, later_ms=1000)
     assert markers(log) == []
@@ -228,7 +223,7 @@ def test_an_open_transaction_holds_compaction_back() -> None:
     assert log.cleanable().first_uncleanable_offset == log.log.log_end_offset
 
 
-def test_tombstones_go_after_their_time() -> None:
+def test_tombstones_are_removed_after_their_time() -> None:
     log = new_log()
     fill(log, "ab")
     log.append((b"a", None))
@@ -263,7 +258,7 @@ def filled(seed: int = 1) -> CompactedLog:
 
 
 def contents_on_the_way() -> list[list[bytes]]:
-    """What the log holds before, between its groups, and afterwards."""
+    """The contents of the log before the compaction, between its groups, and afterwards."""
     log = filled()
     found = [log.batches()]
 
@@ -278,7 +273,7 @@ def contents_on_the_way() -> list[list[bytes]]:
 
 @pytest.mark.parametrize("power", [False, True])
 def test_a_crash_at_any_step_leaves_a_group_as_it_was_or_as_it_will_be(power: bool) -> None:  # noqa: FBT001
-    """The start goes on from there, and another compaction comes to the same end."""
+    """The start continues from there, and another compaction has the same result."""
     expected = contents_on_the_way()
     seen = set()
     for step in range(1, 400):
@@ -305,7 +300,7 @@ def test_a_crash_at_any_step_leaves_a_group_as_it_was_or_as_it_will_be(power: bo
         assert report.done is not None
         assert log.batches() == expected[-1]
     else:
-        pytest.fail("it never came to its end")
+        pytest.fail("the compaction never ended")
     assert seen == {0, 1, 2, 3}
 
 
@@ -349,7 +344,7 @@ def test_a_full_disk_stops_it_without_harm() -> None:
 @pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex"])
 @pytest.mark.parametrize("crashes", [False, True])
 def test_a_folder_without_room_for_another_name_stops_it_without_harm(suffix: str, crashes: bool) -> None:  # noqa: FBT001
-    """It may need another block for that. Nothing is left that a start would take for the rest of a swap, but what it removes."""
+    """A new name may need another block. The next start removes what is left, and takes none of it for the rest of a swap."""
     log = filled()
     expected = log.batches()
     log.filesystem.fail_next("rename", errno.ENOSPC, path_contains=f"{suffix}.cleaned")
@@ -365,7 +360,7 @@ def test_a_folder_without_room_for_another_name_stops_it_without_harm(suffix: st
     assert log.clean() is not None
 
 
-def test_a_damaged_log_is_told_as_such() -> None:
+def test_a_damaged_log_is_reported_as_such() -> None:
     for position, damage in ((30, b"\xff"), (8, b"\x7f\xff\xff\xff"), (75, b"\x00\x01\x02")):
         log = filled()
         before = log.batches()
@@ -393,8 +388,8 @@ def test_readers_keep_what_they_have() -> None:
 
 
 @pytest.mark.parametrize("after", range(14))
-def test_a_truncation_meanwhile_wins(after: int) -> None:
-    """What was cut doesn't come back, not even after a crash; and nothing went for the sake of what was cut."""
+def test_a_truncation_during_compaction_wins(after: int) -> None:
+    """Truncated records do not return, not even after a crash; and no record is removed because of a truncated one."""
     for offset in (1, 4, 7, 9, 12):
         log = filled()
         written = log.batches()
@@ -409,7 +404,7 @@ def test_a_truncation_meanwhile_wins(after: int) -> None:
             pass
         records = log.rows()
         assert all(row[0] < end_offset for row in records)
-        assert was_replaced or records == left, "a record went for the sake of one that was cut"
+        assert was_replaced or records == left, "a record was removed because of one that was truncated"
         assert log.log.swaps.cleaned_to is None or log.log.swaps.cleaned_to <= end_offset
         assert not log.failures
         log.filesystem.crash_process()
@@ -419,8 +414,8 @@ def test_a_truncation_meanwhile_wins(after: int) -> None:
 
 
 @pytest.mark.parametrize("after", range(20))
-def test_a_crash_after_a_truncation_meanwhile_brings_nothing_back(after: int) -> None:
-    """A start would finish a swap that it finds, with what had been cut in it."""
+def test_a_crash_after_a_truncation_during_compaction_brings_nothing_back(after: int) -> None:
+    """A start finishes a swap that it finds, so the swap must not contain truncated records."""
     for offset in (1, 4, 7, 9, 12):
         log = filled()
         log.begin_cleaning()
@@ -434,12 +429,12 @@ def test_a_crash_after_a_truncation_meanwhile_brings_nothing_back(after: int) ->
 
 
 def test_a_truncation_lowers_how_far_the_log_is_compacted() -> None:
-    """LogCleanerManagerTest: testMaybeTruncateCheckpointShouldTruncateData. What comes then is dirty."""
+    """LogCleanerManagerTest: testMaybeTruncateCheckpointShouldTruncateData. Later records are dirty."""
     log = filled()
     log.clean()
     assert log.log.swaps.cleaned_to == 13
     log.log.truncate_to(9, now_ms=NOW_MS)
-    assert log.log.swaps.cleaned_to == log.log.log_end_offset == 8, "9 lies inside a batch, which goes whole"
+    assert log.log.swaps.cleaned_to == log.log.log_end_offset == 8, "9 lies inside a batch, which is truncated whole"
 
 
 @pytest.mark.parametrize("after", range(14))
@@ -475,7 +470,7 @@ def test_a_roll_and_appends_meanwhile_change_nothing() -> None:
     report = log.clean(between=more)
     assert report is not None
     assert report.done is not None
-    assert (b"a", b"1") in [row[1:] for row in log.rows()], "what came later was not looked at"
+    assert (b"a", b"1") in [row[1:] for row in log.rows()], "later records were not read"
     log.flush()
     log.clean()
     assert [row for row in log.rows() if row[1] == b"a"] == [(log.log.log_end_offset - 1, b"a", b"later")]
@@ -489,7 +484,7 @@ def test_files_of_an_attempt_that_was_killed_are_removed_by_the_next() -> None:
     assert not [name for name in log.names() if name.endswith(".cleaned")]
 
 
-def test_a_checkpoint_outside_of_the_log_is_worth_nothing() -> None:
+def test_a_checkpoint_outside_of_the_log_is_ignored() -> None:
     """LogCleanerManagerTest: testDirtyOffsetResetIfLargerThanEndOffset, testDirtyOffsetResetIfSmallerThanStartOffset."""
     log = filled()
     log.log.swaps.cleaned_to = 1000

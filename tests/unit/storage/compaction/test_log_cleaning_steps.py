@@ -1,10 +1,11 @@
-"""What may happen at each single step of a compaction: no room on the disk, the log moving away, a truncation."""
+"""Events at each single step of a compaction: a full disk, a removed log, a truncation."""
 
 from __future__ import annotations
 
 import pytest
 
-from lowtide.runtime.filesystem.memory import MemoryFileSystem, Operation
+from lowtide.runtime.filesystem.memory import MemoryFileSystem
+from lowtide.runtime.filesystem.planned_faults import Operation
 from lowtide.storage.log.loader import create_log
 from lowtide.storage.log.log_place import LogPlace
 
@@ -14,8 +15,8 @@ from .test_log_cleaning import contents_on_the_way, filled
 
 @pytest.mark.parametrize("lasts", [1, 4, 1000])
 @pytest.mark.parametrize("crashes", [False, True])
-def test_no_room_at_any_step_is_no_broken_disk(lasts: int, crashes: bool) -> None:  # noqa: FBT001
-    """Also not at the last renames of a swap, when the old segments have gone: the log reads what has no name yet."""
+def test_no_room_at_any_step_is_no_disk_failure(lasts: int, crashes: bool) -> None:  # noqa: FBT001
+    """Also not at the last renames of a swap, when the old segments are removed: the log reads files under their temporary names."""
     expected = contents_on_the_way()
     for first in range(1, 200):
         log = filled()
@@ -53,11 +54,11 @@ def test_no_room_at_any_step_is_no_broken_disk(lasts: int, crashes: bool) -> Non
         if count < first:
             break
     else:
-        pytest.fail("it never came to its end")
+        pytest.fail("the compaction never ended")
 
 
-def test_a_log_that_leaves_at_any_step_is_no_broken_disk() -> None:
-    """Its folder is renamed, and its files are missing for whoever comes back from the committer."""
+def test_a_log_that_is_removed_at_any_step_is_no_disk_failure() -> None:
+    """Its folder is renamed, so a completion of the committer finds its files missing."""
     for steps in range(60):
         log = filled()
         log.begin_cleaning()
@@ -83,11 +84,11 @@ def test_a_log_that_leaves_at_any_step_is_no_broken_disk() -> None:
         if not all(went_on):
             break
     else:
-        pytest.fail("it never came to its end")
+        pytest.fail("the compaction never ended")
 
 
 def test_a_truncation_at_any_step_lowers_how_far_the_log_is_compacted_when_that_ends() -> None:
-    """Also one between the last swap and the end, which finds nothing of the compaction left to give up."""
+    """Also one between the last swap and the end, when there is nothing left to cancel."""
     for steps in range(60):
         log = filled()
         log.begin_cleaning()
@@ -99,4 +100,4 @@ def test_a_truncation_at_any_step_lowers_how_far_the_log_is_compacted_when_that_
         if not all(went_on):
             break
     else:
-        pytest.fail("it never came to its end")
+        pytest.fail("the compaction never ended")

@@ -1,4 +1,4 @@
-"""What is found in a log directory without opening its logs is what the next start finds."""
+"""A survey of a log directory, which opens no log, finds what the next start finds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .test_log_manager import A0, A1, B0, CLUSTER, CONFIG, ONE, A, B, World, app
 def test_a_survey_finds_what_the_next_start_finds_after_any_power_cut() -> None:
     for seed in range(200):
         world = World(seed=seed)
-        world.manager.write_registration(1, [ONE])  # Else gaps might be those of Kafka.
+        world.manager.directories.notes.write_registration(1, [ONE])  # Otherwise gaps could be Kafka's.
         logs = world.create(A0, A1, B0)
         for count, log in enumerate(logs):
             append(log, count * 4)
@@ -41,7 +41,7 @@ def test_a_survey_finds_what_the_next_start_finds_after_any_power_cut() -> None:
             assert (one.leader_epoch, one.topic_id) == (log.leader_epochs.latest, ids[key.topic])
 
 
-def test_a_directory_in_use_one_of_nobody_and_a_damaged_journal_are_refused() -> None:
+def test_a_directory_in_use_one_without_owner_and_a_damaged_journal_are_refused() -> None:
     world = World()
     world.create(A0)
     with pytest.raises(StorageError, match="stop it first"):

@@ -1,4 +1,4 @@
-"""What falls due without a request: of many logs only those are looked at that need it, and never all in one go."""
+"""Work that is due without a request: only the logs that need it are visited, and never all at once."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from lowtide.storage.log.log import Log, LogConfig
 from .test_log_manager import A0, B0, ONE, A, World, append
 
 
-def test_logs_of_which_nothing_can_fall_due_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten thousand of them cost nothing while nothing happens; one that was looked after is left alone again."""
+def test_logs_without_due_work_are_not_visited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten thousand idle logs cost nothing; a log whose work is done is not visited again."""
     looked_at: list[Log] = []
     flush_due = LogFlusher.flush_due
 
@@ -55,14 +55,14 @@ def test_logs_of_which_nothing_can_fall_due_are_not_looked_at(monkeypatch: pytes
 
 
 def test_due_work_of_many_logs_is_done_in_steps() -> None:
-    """And what changes between two of them isn't overlooked."""
+    """Changes between two steps are not missed."""
     world = World()
     logs = world.create(*(TopicPartition("a", number) for number in range(3 * ROWS_PER_STEP + 1)))
     for log in logs:
         log.configure(LogConfig(flush_ms=1))
         append(log)
     world.clock.now_ms += 10_000
-    work = world.manager.due_work(world.clock.wall_ms())
+    work = world.manager.directories.due_work(world.clock.wall_ms())
     flushed = []
     for step, _ in enumerate(work):
         if step == 0:
@@ -76,13 +76,13 @@ def test_due_work_of_many_logs_is_done_in_steps() -> None:
     assert len(decode_offsets(world.filesystem.read_bytes(f"{ONE}/{HIGH_WATERMARK_CHECKPOINT}"), "")) == 3 * ROWS_PER_STEP
 
 
-def test_who_waits_for_a_checkpoint_that_is_being_made_gets_a_newer_one() -> None:
-    """A name may be used again only when no checkpoint on the disk knows it: what was true when the steps began isn't enough."""
+def test_a_request_during_a_checkpoint_waits_for_a_newer_one() -> None:
+    """A name may be used again only when no checkpoint on disk has it: the checkpoint under way may still have it."""
     world = World()
     for log in world.create(A0, B0):
         append(log)
     world.clock.now_ms += 5000
-    work = world.manager.due_work(world.clock.wall_ms())
+    work = world.manager.directories.due_work(world.clock.wall_ms())
     next(work)
     world.manager.delete_logs([A0], partial(world.note, "deleted"))
     world.run()
@@ -94,11 +94,11 @@ def test_who_waits_for_a_checkpoint_that_is_being_made_gets_a_newer_one() -> Non
     assert decode_offsets(world.filesystem.read_bytes(f"{ONE}/{HIGH_WATERMARK_CHECKPOINT}"), "") == {B0: 5}
 
 
-def test_a_checkpoint_that_is_being_made_at_a_stop_is_not_begun() -> None:
+def test_a_checkpoint_under_way_at_a_stop_is_not_begun() -> None:
     world = World()
     append(world.create(A0)[0])
     world.clock.now_ms += 5000
-    work = world.manager.due_work(world.clock.wall_ms())
+    work = world.manager.directories.due_work(world.clock.wall_ms())
     next(work)
     world.manager.delete_logs([A0], partial(world.note, "deleted"))
     world.run()
@@ -108,8 +108,8 @@ def test_a_checkpoint_that_is_being_made_at_a_stop_is_not_begun() -> None:
         pass
 
 
-def test_a_checkpoint_of_offsets_that_have_not_changed_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which is most of them, most of the time, and a checkpoint of ten thousand partitions takes milliseconds to make."""
+def test_a_checkpoint_of_offsets_that_have_not_changed_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most offsets rarely change, and building a checkpoint of ten thousand partitions takes milliseconds."""
     made = 0
     pieces = offset_checkpoint.offset_checkpoint_pieces
 
@@ -132,10 +132,10 @@ def test_a_checkpoint_of_offsets_that_have_not_changed_is_not_made(monkeypatch: 
     world.run()
     world.create(B0)
     world.tick(5000)
-    assert made == before + 2, "as many logs with the same offsets, but others"
+    assert made == before + 2, "the same number of logs with the same offsets, but different logs"
 
 
-def test_a_checkpoint_that_could_not_be_written_is_made_again() -> None:
+def test_a_checkpoint_that_could_not_be_written_is_written_again() -> None:
     world = World()
     append(world.create(A0)[0])
     world.filesystem.fail_next("write", errno.ENOSPC, path_contains=HIGH_WATERMARK_CHECKPOINT)
@@ -146,7 +146,7 @@ def test_a_checkpoint_that_could_not_be_written_is_made_again() -> None:
 
 
 class CountedKey(TopicPartition):
-    """Counts how often any of them is looked up."""
+    """Counts how often any key is looked up."""
 
     lookups = 0
 
@@ -155,8 +155,8 @@ class CountedKey(TopicPartition):
         return super().__hash__()
 
 
-def test_making_a_log_takes_no_longer_where_there_are_many() -> None:
-    """It takes no look at the others: ten thousand would look ten thousand times at up to ten thousand."""
+def test_creating_a_log_takes_no_longer_where_there_are_many() -> None:
+    """Creating a log does not visit the others: ten thousand creations would visit up to ten thousand logs each."""
     world = World()
     lookups = []
     for number in range(200):

@@ -1,4 +1,4 @@
-"""Files go a few at a time: others wait for the same worker, and nobody waits for all of them."""
+"""Files are removed a few at a time: other work shares the worker, and no caller waits for all of them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.storage.directory.file_removal import PIECES_AT_ONCE, SEGMENTS_AT_ONCE, FileRemoval
-from lowtide.storage.log.segment import LOG_SUFFIX, SEGMENT_SUFFIXES, offset_name
 from lowtide.storage.log.segment_files import RemovedSegment
+from lowtide.storage.log.segment_names import LOG_SUFFIX, SEGMENT_SUFFIXES, offset_name
 
 FOLDER = "/data/t-0"
 
 
 class HandWorker:
-    """Does one piece of work when it is told to."""
+    """Does one piece of work when the test calls for it."""
 
     def __init__(self) -> None:
         self.waiting: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
@@ -55,7 +55,7 @@ def removal_of(count: int) -> tuple[FileRemoval, HandWorker, MemoryFileSystem, l
     return removal, worker, filesystem, failures
 
 
-def test_of_many_segments_a_few_go_at_a_time_and_the_logs_first() -> None:
+def test_segments_are_removed_a_few_at_a_time_and_the_logs_first() -> None:
     removal, worker, filesystem, _ = removal_of(100)
     removal.tick(100)
     while worker.waiting:
@@ -69,21 +69,32 @@ def test_of_many_segments_a_few_go_at_a_time_and_the_logs_first() -> None:
     assert (filesystem.listdir(FOLDER), len(removal)) == ([], 0)
 
 
+def test_bytes_are_counted_until_their_files_are_gone() -> None:
+    removal, worker, _, _ = removal_of(SEGMENTS_AT_ONCE + 1)
+    assert sum(removal.unfreed().values()) == SEGMENTS_AT_ONCE + 1
+    removal.tick(100)
+    worker.do_next()
+    assert sum(removal.unfreed().values()) == 1, "the logs of the first segments are gone; their indexes are hardly any bytes"
+    while worker.waiting:
+        worker.do_next()
+    assert sum(removal.unfreed().values()) == 0
+
+
 def test_folders_wait_for_their_turn_too() -> None:
     filesystem, worker = MemoryFileSystem(), HandWorker()
     removal = FileRemoval(filesystem, worker, lambda _error: None)
     for number in range(10):
         filesystem.make_directories(f"/data/t-{number}-delete")
-    removal.remove_folders([f"/data/t-{number}-delete" for number in range(10)], 0)
+    removal.remove_folders({f"/data/t-{number}-delete": 5 for number in range(10)}, 0)
     removal.tick(0)
-    assert (len(worker.waiting), len(removal)) == (PIECES_AT_ONCE, 10)
+    assert (len(worker.waiting), len(removal), sum(removal.unfreed().values())) == (PIECES_AT_ONCE, 10, 50)
     while worker.waiting:
         worker.do_next()
-    assert (filesystem.listdir("/data"), len(removal)) == ([], 0)
+    assert (filesystem.listdir("/data"), len(removal), sum(removal.unfreed().values())) == ([], 0, 0)
 
 
 def test_a_stop_leaves_the_rest_to_the_next_start() -> None:
-    """The worker is closed when it is done with what it has, and takes nothing more."""
+    """The worker is closed when its current work is done, and accepts no more."""
     removal, worker, filesystem, _ = removal_of(100)
     removal.tick(100)
     removal.stop()
@@ -93,7 +104,7 @@ def test_a_stop_leaves_the_rest_to_the_next_start() -> None:
     assert all(name.endswith(".deleted") for name in filesystem.listdir(FOLDER))
 
 
-def test_a_disk_that_fails_is_told_and_nothing_more_is_begun() -> None:
+def test_a_disk_that_fails_is_reported_and_nothing_more_is_begun() -> None:
     removal, worker, filesystem, failures = removal_of(100)
 
     def unlink(path: str) -> None:
@@ -106,8 +117,8 @@ def test_a_disk_that_fails_is_told_and_nothing_more_is_begun() -> None:
     assert (len(failures), worker.waiting) == (PIECES_AT_ONCE, [])
 
 
-def test_where_there_is_no_room_for_another_name_files_go_at_once() -> None:
-    """A directory may need another block for longer names: what makes room mustn't take the log directory offline for want of it."""
+def test_files_that_cannot_be_renamed_for_lack_of_room_are_removed_at_once() -> None:
+    """A longer name may need another block: a removal, which frees space, must not take the log directory offline for lack of space."""
     filesystem, worker = MemoryFileSystem(), HandWorker()
     failures: list[OSError] = []
     removal = FileRemoval(filesystem, worker, failures.append)
@@ -123,7 +134,7 @@ def test_where_there_is_no_room_for_another_name_files_go_at_once() -> None:
     assert (filesystem.listdir(FOLDER), failures) == ([], [])
 
 
-def test_a_folder_for_whose_other_name_there_is_no_room_goes_at_once() -> None:
+def test_a_folder_that_cannot_be_renamed_for_lack_of_room_is_removed_at_once() -> None:
     filesystem, worker = MemoryFileSystem(), HandWorker()
     removal = FileRemoval(filesystem, worker, lambda _error: None)
     removed_segments(filesystem, 1)
@@ -133,3 +144,17 @@ def test_a_folder_for_whose_other_name_there_is_no_room_goes_at_once() -> None:
     removal.rename_folders([(FOLDER, f"{FOLDER}-delete"), ("/data/t-1", "/data/t-1-delete")], outcomes.append)
     worker.do_next()
     assert (outcomes, filesystem.listdir("/data")) == ([None], ["t-1-delete"])
+
+
+def test_what_was_abandoned_leaves_the_files_of_the_folder_that_has_its_name_now() -> None:
+    """The folder was removed as a whole, and its topic created again."""
+    filesystem = MemoryFileSystem()
+    [segment] = removed_segments(filesystem, 1)
+    segment.mark_deleted(filesystem)
+    segment.abandon()
+    others = [f"{FOLDER}/{offset_name(0)}{suffix}.deleted" for suffix in SEGMENT_SUFFIXES]
+    for path in others:
+        filesystem.write_bytes(path, b"of the new log")
+    segment.unlink_log(filesystem)
+    segment.unlink(filesystem)
+    assert [filesystem.read_bytes(path) for path in others] == [b"of the new log"] * len(others)

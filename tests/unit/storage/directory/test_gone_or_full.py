@@ -1,4 +1,4 @@
-"""A log that leaves while something is under way for it, and a disk that is full at any step, are no broken disk."""
+"""A log that is removed while work on it is under way, and a disk that is full at any step, are no disk failures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import TopicPartition
-from lowtide.runtime.filesystem.memory import Operation
+from lowtide.runtime.filesystem.planned_faults import Operation
 from lowtide.storage.log.log import AppendedBatch, Log
 from lowtide.storage.log.validator import ValidatedBatch
 from lowtide.storage.log_start.journal_format import JOURNAL_NAME
@@ -22,7 +22,7 @@ NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
 
 
 def append(log: Log, leader_epoch: int, batches: int = 1) -> None:
-    """Five records each, at once committed."""
+    """Batches of five records, committed at once."""
     assert isinstance(BATCH, ValidatedBatch)
     for _ in range(batches):
         assert isinstance(log.append_as_leader(BATCH, leader_epoch=leader_epoch, now_ms=1), AppendedBatch)
@@ -30,7 +30,7 @@ def append(log: Log, leader_epoch: int, batches: int = 1) -> None:
 
 
 def grown() -> tuple[World, Log]:
-    """A log of six leader epochs that starts at 12 and ends at 50. Up to 40 it is on the disk."""
+    """A log of six leader epochs that starts at 12 and ends at 50. It is durable up to 40."""
     world = World()
     (log,) = world.create(A0)
     for epoch in range(4):
@@ -59,7 +59,7 @@ def begin_anew(world: World, log: Log) -> None:
 
 
 def flush(world: World, log: Log) -> None:
-    world.manager.on_log_flushed = lambda _log: world.answers.append("done")
+    world.manager.listen_to_flushes(lambda _log: world.answers.append("done"))
     world.manager.flush(log)
 
 
@@ -69,7 +69,7 @@ def delete(world: World, log: Log) -> None:
 
 def fold(world: World, _log: Log) -> None:
     world.delete_to((A0, 17), name="done")
-    world.manager._directories[ONE].journal.fold(lambda _error: None)
+    world.manager._directories[ONE].parts.journal.fold(lambda _error: None)
 
 
 ACTIONS = [truncate, truncate_below_start, begin_anew, flush, delete, fold]
@@ -78,8 +78,8 @@ Action = Callable[[World, Log], None]
 
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("folder_first", [True, False])
-def test_a_log_that_leaves_at_any_completion_is_no_broken_disk(action: Action, folder_first: bool) -> None:
-    """Its files are missing by then; whoever finds that asks whether it is still here. Another log may have its name soon."""
+def test_a_log_that_is_removed_at_any_completion_is_no_disk_failure(action: Action, folder_first: bool) -> None:
+    """Its files are missing by then; code that finds that checks whether the log still exists. Another log may have its name soon."""
     for steps in range(30):
         world, log = grown()
         action(world, log)
@@ -102,15 +102,15 @@ def test_a_log_that_leaves_at_any_completion_is_no_broken_disk(action: Action, f
         world.tick(1000)
         assert world.failed == [], steps
         assert again.leader_epochs.entries() == [(9, 0)]
-        assert {key[0] for key in world.manager._directories[ONE].journal.entries} <= {OTHER}
+        assert {key[0] for key in world.manager._directories[ONE].parts.journal.entries} <= {OTHER}
         if not was_busy:
             break
     else:
-        pytest.fail("it never came to its end")
+        pytest.fail("the action never ended")
 
 
 def settle(world: World, log: Log, action: Action) -> None:
-    """As its caller: refused for want of room, it is wanted again a second later."""
+    """Acts as the caller: an action refused for lack of space is requested again a second later."""
     for _ in range(8):
         world.run()
         if any(answer in [("done", number) for number in NO_ROOM] for answer in world.answers):
@@ -121,7 +121,7 @@ def settle(world: World, log: Log, action: Action) -> None:
 
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("lasts", [1, 3, 1000])
-def test_no_room_at_any_step_is_no_broken_disk_and_all_is_done_when_there_is_room(action: Action, lasts: int) -> None:
+def test_no_room_at_any_step_is_no_disk_failure_and_all_is_done_when_there_is_room(action: Action, lasts: int) -> None:
     """`lasts`: how many operations in a row find no room."""
     expected = world_after(action)
     for first in range(1, 300):
@@ -155,7 +155,7 @@ def test_no_room_at_any_step_is_no_broken_disk_and_all_is_done_when_there_is_roo
         if not struck:
             break
     else:
-        pytest.fail("it never came to its end")
+        pytest.fail("the action never ended")
 
 
 def world_after(action: Action) -> tuple[int, int, list[tuple[int, int]]]:
@@ -165,8 +165,8 @@ def world_after(action: Action) -> tuple[int, int, list[tuple[int, int]]]:
     return log.log_start_offset, log.log_end_offset, log.leader_epochs.entries()
 
 
-def test_a_follower_that_is_emptied_on_a_full_disk_gives_its_room_back() -> None:
-    """It keeps an emptied file of its own where there is no room for a new name, and a start on the full disk takes that as it is."""
+def test_a_follower_that_is_emptied_on_a_full_disk_frees_its_space() -> None:
+    """Without space for a new name it keeps an emptied file of its own, and a start on the full disk accepts that."""
     world, log = grown()
     log.roll(1)
     append(log, 5, 4)
@@ -174,7 +174,7 @@ def test_a_follower_that_is_emptied_on_a_full_disk_gives_its_room_back() -> None
     world.filesystem.lacks_room = lambda operation, _path: operation == "create"
     begin_anew(world, log)
     world.run()
-    assert "done" not in world.answers, "the recovery points can't be written, and their old file has to go"
+    assert "done" not in world.answers, "the recovery points can't be written, and their old file must be removed"
     assert (log.log_start_offset, log.log_end_offset, log.size_bytes < before) == (90, 90, True)
     assert isinstance(BATCH, ValidatedBatch)
     world.tick(1000)
@@ -189,7 +189,7 @@ def test_a_follower_that_is_emptied_on_a_full_disk_gives_its_room_back() -> None
 
 @pytest.mark.parametrize("power", [True, False])
 def test_a_start_on_a_full_disk_finds_every_log(power: bool) -> None:
-    """Whatever it has to mend. What can't be loaded without room is loaded when there is some."""
+    """Whatever the start has to repair. A log that cannot be loaded without space is loaded when there is some."""
     keys = [TopicPartition("a", number) for number in range(4)]
     for allowed in range(100):
         world, log = grown()

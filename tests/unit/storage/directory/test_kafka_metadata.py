@@ -1,4 +1,4 @@
-"""Kafka's metadata log is read for how topics were configured, and whatever is in it instead stops nobody."""
+"""Kafka's metadata log is read for the configurations of topics; unexpected contents are no obstacle to a start."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.primitives import unsigned_varint
-from lowtide.protocol.records import Compression, build_batch
+from lowtide.protocol.records import Compression
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.storage.directory.kafka_metadata import UnreadableMetadataError, read_topic_configs
 
@@ -24,7 +25,7 @@ OF_KAFKA = bytes.fromhex(
     "00000200000000000000000000000000000001000090010000080182010103020000000129c7d49f9d9045718aac3df0836d8ce70200000001020000"
     "00010101000000010000000000000000020000000000000000000000000000000100001400000a01080114000000"
 )
-"""The batch in which Apache Kafka 4.3.1 made a topic of two partitions with two settings."""
+"""The batch in which Apache Kafka 4.3.1 created a topic of two partitions with two settings."""
 
 OF_KAFKA_TELLS = {
     bytes.fromhex("29c7d49f9d9045718aac3df0836d8ce7"): {"cleanup.policy": "compact", "segment.bytes": "1048576"},
@@ -74,13 +75,13 @@ def test_what_kafka_wrote_is_read() -> None:
     assert read(disk(log_0=OF_KAFKA)) == OF_KAFKA_TELLS
 
 
-def test_a_directory_without_a_metadata_log_tells_nothing() -> None:
+def test_a_directory_without_a_metadata_log_has_no_topics() -> None:
     filesystem = MemoryFileSystem()
     filesystem.make_directories("/disk")
     assert read(filesystem) is None
 
 
-def test_the_last_word_on_a_key_counts_and_a_removed_topic_is_forgotten() -> None:
+def test_the_last_value_of_a_key_counts_and_a_removed_topic_is_left_out() -> None:
     records = [
         topic("a", A),
         config("a", "retention.ms", "5"),
@@ -100,8 +101,8 @@ def test_the_last_word_on_a_key_counts_and_a_removed_topic_is_forgotten() -> Non
         assert read(disk(log_0=whole)) == expected
 
 
-def test_a_snapshot_stands_for_all_below_its_end() -> None:
-    """Segments that it covers count no more, also where they are still there."""
+def test_a_snapshot_replaces_all_below_its_end() -> None:
+    """Segments that it covers are ignored, even if they still exist."""
     filesystem = disk(
         checkpoint_3=batch(0, [topic("old", B)]),
         checkpoint_5=batch(0, [topic("a", A), config("a", "retention.ms", "1")]),
@@ -113,7 +114,7 @@ def test_a_snapshot_stands_for_all_below_its_end() -> None:
     assert read(disk(checkpoint_5=batch(0, [topic("a", A)]))) == {A: {}}
 
 
-def test_what_stands_in_a_transaction_counts_when_it_ends() -> None:
+def test_records_of_a_transaction_count_when_it_ends() -> None:
     begun = [topic("a", A), BEGIN, config("a", "retention.ms", "1")]
     assert read(disk(log_0=batch(0, begun))) == {A: {}}
     assert read(disk(log_0=batch(0, [*begun, ABORT, config("a", "segment.ms", "2")]))) == {A: {"segment.ms": "2"}}

@@ -38,7 +38,7 @@ class Committer:
 
 
 class FakeLog:
-    """A log that was mended after an unclean stop, and counts its barriers."""
+    """A log that was recovered after an unclean stop, and counts its barriers."""
 
     directory = "/one/a-0"
     config = LogConfig(flush_messages=10)
@@ -92,7 +92,7 @@ class World:
 
 
 def test_after_an_unclean_stop_logs_are_flushed_a_few_at_a_time() -> None:
-    """Each may hold some ten files open: ten thousand at once would be more than the system allows, which looks like a failing disk."""
+    """Each may hold some ten files open: ten thousand logs at once would exceed the system's limit, which looks like a disk failure."""
     world = World()
     world.tick()
     assert world.begun == len(world.committer.waiting) == FLUSHES_UNDER_WAY_MAX
@@ -104,7 +104,7 @@ def test_after_an_unclean_stop_logs_are_flushed_a_few_at_a_time() -> None:
     assert [log.flushed for log in world.logs] == [1] * LOGS
 
 
-def test_a_log_that_went_away_while_it_waited_is_not_flushed() -> None:
+def test_a_log_that_was_removed_while_it_waited_is_not_flushed() -> None:
     world = World()
     world.tick()
     world.flusher.drop(world.logs[-1])  # type: ignore[arg-type]
@@ -142,7 +142,7 @@ def test_a_full_disk_puts_off_one_log_and_not_the_others() -> None:
 
 
 def test_nothing_is_begun_when_the_broker_stops() -> None:
-    """What is under way is still answered, by a committer that takes nothing more."""
+    """A flush under way still completes, by a committer that accepts no more."""
     world = World()
     for log in world.logs:
         log.flush_is_due = True

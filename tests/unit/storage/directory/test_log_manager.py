@@ -1,4 +1,4 @@
-"""All logs of a broker: starts and stops of every kind, deletes that are durable before they are visible, names that are used again."""
+"""All logs of a broker: starts and stops of every kind, deletes that are durable before they are visible, reused names."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.records import build_batch
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.committer import Barrier
 from lowtide.runtime.filesystem.memory import MemoryFileSystem, SimulatedCrashError
@@ -37,9 +37,11 @@ from lowtide.storage.directory.log_manager import LogManager, LogManagerSettings
 from lowtide.storage.directory.log_starts import LogStartIncrement
 from lowtide.storage.errors import StorageError
 from lowtide.storage.log.log import AppendedBatch, Log, LogConfig
-from lowtide.storage.log.validator import ValidatedBatch, ValidationRules, validate_produce
+from lowtide.storage.log.validation_rules import ValidationRules
+from lowtide.storage.log.validator import ValidatedBatch, validate_produce
 from lowtide.storage.log_start.journal_format import JOURNAL_NAME
 from lowtide.storage.log_start.journal_loading import journal_path
+from tests.examples import examples
 
 CLUSTER = "our-cluster"
 ONE, TWO = "/one", "/two"
@@ -60,7 +62,7 @@ class Clock:
 
 
 class SteppedCommitter:
-    """A committer that works when the test says so."""
+    """A committer that works when the test calls for it."""
 
     def __init__(self, filesystem: MemoryFileSystem) -> None:
         self.filesystem = filesystem
@@ -95,7 +97,7 @@ class SteppedCommitter:
         self._sync([partial(self.filesystem.sync_directory, directory) for directory in barrier.directories])
 
     def _sync(self, syncs: list[Callable[[], None]]) -> None:
-        """Only a failed sync is the end of a committer."""
+        """Only a failed sync ends a committer."""
         for sync in syncs:
             try:
                 sync()
@@ -107,7 +109,7 @@ class SteppedCommitter:
 
 
 class SteppedWorker:
-    """A worker that works when the test says so."""
+    """A worker that works when the test calls for it."""
 
     def __init__(self) -> None:
         self.waiting: deque[tuple[Callable[[], Any], Callable[[Any], None]]] = deque()
@@ -129,9 +131,10 @@ class SteppedWorker:
 
 
 class World:
-    """A disk, and the log manager of one life of a broker on it."""
+    """A disk, and the log manager of one broker process on it."""
 
-    def __init__(self, *paths: str, seed: int = 0, start: bool = True) -> None:
+    def __init__(self, *paths: str, seed: int = 0, start: bool = True, frees_deleted: bool = True) -> None:
+        self.frees_deleted = frees_deleted
         self.filesystem = MemoryFileSystem(Random(seed))
         self.paths = list(paths or (ONE,))
         self.clock = Clock()
@@ -151,9 +154,9 @@ class World:
             self.committers,
             self.worker,
             self.random,
-            LogManagerSettings(default_config=CONFIG),
+            LogManagerSettings(default_config=CONFIG, frees_deleted=self.frees_deleted),
+            lambda path, _reason, logs: self.failed.append((path, [log.topic_partition for log in logs])),
         )
-        self.manager.on_directory_failed = lambda path, _reason, logs: self.failed.append((path, [log.topic_partition for log in logs]))
         self.manager.open(cluster_id, node_id, **options)
 
     def restart(self, *, power: bool = False) -> None:
@@ -164,7 +167,7 @@ class World:
         self.start()
 
     def run(self) -> None:
-        """Lets everything that is under way happen."""
+        """Completes everything that is under way."""
         while self.worker.waiting or any(committer.waiting for committer in self.committers.values()):
             for committer in self.committers.values():
                 while committer.waiting:
@@ -183,7 +186,7 @@ class World:
         self.manager.log_starts.request_log_starts(increments, partial(self.note, name))
 
     def work(self, wall_ms: int) -> None:
-        for _step in self.manager.due_work(wall_ms):
+        for _step in self.manager.directories.due_work(wall_ms):
             pass
 
     def tick(self, later_ms: int = 0) -> None:
@@ -196,7 +199,7 @@ class World:
 
 
 def append(log: Log, batches: int = 1) -> None:
-    """Five records each, at once committed."""
+    """Batches of five records, committed at once."""
     assert isinstance(BATCH, ValidatedBatch)
     for _ in range(batches):
         appended = log.append_as_leader(BATCH, leader_epoch=0, now_ms=1)
@@ -223,7 +226,7 @@ def test_a_clean_stop_and_start_keeps_everything_and_checks_nothing() -> None:
         B0: (0, 5, 5, 5),
     }
     assert {key: log.topic_id for key, log in loaded.items()} == {A0: A, B0: B}
-    assert world.manager.load_reports == {}
+    assert world.manager.directories.load_reports == {}
     assert not world.filesystem.exists(f"{ONE}/{CLEAN_SHUTDOWN_MARKER}")
 
 
@@ -256,14 +259,14 @@ def test_after_an_unclean_end_an_acknowledged_delete_stays(power: bool) -> None:
     world.restart(power=power)
     found = world.manager.logs.get(A0)
     if found is None:
-        # The power cut took the folder's entry, for nothing was synced but the journal: the log begins where the journal says.
+        # The power cut removed the folder's entry, because only the journal was synced: the log begins where the journal says.
         (found,) = world.create(A0)
     assert found.log_start_offset >= 33
     assert found.log_end_offset >= 33
 
 
 def test_where_appends_wait_for_the_disk_what_a_killed_process_left_is_synced_before_it_is_shown() -> None:
-    """A reader could see it, and a power cut take it, and its offset be given again."""
+    """A reader could see it, then a power cut remove it, and its offset be assigned again."""
     world = World()
     (log,) = world.create(A0)
     append(log)
@@ -298,7 +301,7 @@ def test_a_stop_cut_off_at_any_step_loses_nothing_that_was_acknowledged() -> Non
         found = world.manager.logs[A0]
         assert found.log_start_offset in ({17} if "second" in world.answers else {12, 17}), step
         assert found.log_end_offset == 40
-        assert world.manager.load_reports == {} or not stopped
+        assert world.manager.directories.load_reports == {} or not stopped
     assert step > 20
 
 
@@ -326,7 +329,7 @@ def test_a_start_cut_off_ten_times_ends_in_the_same_state() -> None:
     assert state[A0] in {(21, 45), (21, 50)}
 
 
-def test_a_stop_answers_who_waits() -> None:
+def test_a_stop_answers_waiting_callers() -> None:
     world = World()
     (log,) = world.create(A0)
     append(log)
@@ -340,7 +343,7 @@ def test_a_stop_answers_who_waits() -> None:
 
 @pytest.mark.parametrize("steps", range(8))
 def test_a_stop_answers_a_deletion_however_far_it_is(steps: int) -> None:
-    """The journal and the checkpoints may not hand anything to a committer that is closed."""
+    """The journal and the checkpoints must not submit anything to a closed committer."""
     world = World()
     (log, _) = world.create(A0, B0)
     append(log)
@@ -361,8 +364,8 @@ def test_a_stop_answers_a_deletion_however_far_it_is(steps: int) -> None:
         assert A0 not in world.manager.logs
 
 
-def test_a_segment_deleted_while_it_was_written_goes_once_it_is_closed() -> None:
-    """Delete exactly to the log end, then roll: no later delete is needed for the disk to be freed."""
+def test_a_segment_deleted_while_it_was_written_is_removed_once_it_is_closed() -> None:
+    """Delete exactly to the log end, then roll: the disk space is freed without a later delete."""
     world = World()
     (log,) = world.create(A0)
     append(log)
@@ -424,14 +427,15 @@ def test_a_directory_of_another_broker_is_refused(change: Callable[[World], None
 
 def test_the_cluster_is_known_before_the_directories_are_opened() -> None:
     world = World(ONE, TWO)
-    assert LogManager(MemoryFileSystem(), world.clock, [ONE], world.committers, world.worker, world.random).known_cluster_id() is None
-    assert world.manager.known_cluster_id() == CLUSTER
+    new = LogManager(MemoryFileSystem(), world.clock, [ONE], world.committers, world.worker, world.random)
+    assert new.directories.known_cluster_id() is None
+    assert world.manager.directories.known_cluster_id() == CLUSTER
     world.manager.close()
     world.filesystem.write_bytes(f"{ONE}/{META_PROPERTIES}", b"version=1\n")
-    assert world.manager.known_cluster_id() == CLUSTER, "the other directory tells"
+    assert world.manager.directories.known_cluster_id() == CLUSTER, "the other directory has it"
     world.filesystem.write_bytes(f"{TWO}/{META_PROPERTIES}", b"version=1\n")
     with pytest.raises(StorageError, match=f"{ONE}/{META_PROPERTIES}"):
-        world.manager.known_cluster_id()
+        world.manager.directories.known_cluster_id()
 
 
 def test_a_directory_given_twice_or_copied_is_refused() -> None:
@@ -461,15 +465,15 @@ def test_folders_that_are_no_partitions_are_left_alone_and_named() -> None:
     world.manager.close()
     world.filesystem.make_directories(f"{ONE}/lost+found")
     world.start()
-    assert world.manager.strays == (f"{ONE}/lost+found",)
+    assert world.manager.directories.strays == (f"{ONE}/lost+found",)
 
 
-def test_registrations_are_told_by_directory() -> None:
+def test_registrations_are_listed_by_directory() -> None:
     world = World(ONE, TWO)
-    assert world.manager.registrations() == {ONE: None, TWO: None}
-    world.manager.write_registration(3, world.manager.paths)
+    assert world.manager.directories.notes.registrations() == {ONE: None, TWO: None}
+    world.manager.directories.notes.write_registration(3, world.manager.directories.paths)
     world.restart(power=True)
-    assert world.manager.registrations() == {ONE: 3, TWO: 3}
+    assert world.manager.directories.notes.registrations() == {ONE: 3, TWO: 3}
 
 
 # Damage
@@ -489,15 +493,15 @@ def test_a_damaged_journal_stops_the_start_of_a_broker_with_one_directory() -> N
 
 def test_a_journal_that_is_gone_is_damage_once_the_directory_was_registered() -> None:
     world = World()
-    world.manager.write_registration(1, world.manager.paths)
+    world.manager.directories.notes.write_registration(1, world.manager.directories.paths)
     world.filesystem.crash_process()
     world.filesystem.unlink(journal_path(ONE))
     with pytest.raises(StorageError, match="is missing though this directory had one"):
         world.start()
 
 
-def test_with_another_directory_left_the_damaged_one_goes_offline_and_its_partitions_are_not_made_anew() -> None:
-    """An empty log in their place would give offsets out a second time."""
+def test_with_another_directory_left_the_damaged_one_goes_offline_and_its_partitions_are_not_re_created() -> None:
+    """An empty log in their place would assign offsets a second time."""
     world = World(ONE, TWO)
     world.create(A0, A1)
     world.manager.close()
@@ -505,7 +509,7 @@ def test_with_another_directory_left_the_damaged_one_goes_offline_and_its_partit
     world.start()
     assert [path for path, _ in world.failed] == [ONE]
     assert list(world.manager.logs) == [A1]
-    assert list(world.manager.offline_directories) == [ONE]
+    assert list(world.manager.directories.offline) == [ONE]
     with pytest.raises(StorageError, match=f"{ONE}: the log directory of a-0 is offline"):
         world.create(A0)
     world.create(B0)
@@ -515,7 +519,7 @@ def test_with_another_directory_left_the_damaged_one_goes_offline_and_its_partit
 
 
 @pytest.mark.parametrize("name", [RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT])
-def test_recovery_points_that_cannot_be_read_cost_a_longer_recovery_only(name: str) -> None:
+def test_recovery_points_that_cannot_be_read_only_cost_a_longer_recovery(name: str) -> None:
     world = World()
     append(world.create(A0)[0], 9)
     world.manager.close()
@@ -536,8 +540,8 @@ def test_log_starts_that_cannot_be_read_are_never_zero(name: str) -> None:
 # Logs come and go
 
 
-def test_making_a_log_syncs_nothing() -> None:
-    """A thousand partitions are cheap because the metadata store is the truth about them."""
+def test_creating_a_log_syncs_nothing() -> None:
+    """A thousand partitions are cheap because the metadata store, and not the disk, decides which exist."""
     world = World()
     before = world.filesystem.operation_count
     world.create(*(TopicPartition("a", partition) for partition in range(100)))
@@ -550,12 +554,12 @@ def test_logs_spread_over_directories() -> None:
     world = World(ONE, TWO)
     world.create(A0, A1, B0)
     assert len([name for name in world.names(ONE) if "-" in name and world.filesystem.is_directory(f"{ONE}/{name}")]) == 2
-    assert world.manager.create_log(A0, A, CONFIG) is world.manager.logs[A0], "making it again is no fault"
+    assert world.manager.create_log(A0, A, CONFIG) is world.manager.logs[A0], "creating it again is no error"
 
 
 @pytest.mark.parametrize("content", [None, b"", b"version: 0\ntopic_id: torn"])
 def test_a_folder_that_lost_its_topic_id_gets_it_from_the_metadata_and_keeps_its_records(content: bytes | None) -> None:
-    """The file of a new log isn't synced at once, so a power cut may take it while records are there."""
+    """The file of a new log isn't synced at once, so a power cut may remove it while records are there."""
     world = World()
     append(world.create(A0)[0], 3)
     world.delete_to((A0, 6))
@@ -574,7 +578,7 @@ def test_a_folder_that_lost_its_topic_id_gets_it_from_the_metadata_and_keeps_its
 
 
 def test_a_log_whose_folder_is_gone_begins_where_the_journal_says() -> None:
-    """Its offsets were given out once; they aren't given out again below an acknowledged delete."""
+    """Its offsets were assigned once; offsets below an acknowledged delete are not assigned again."""
     world = World(ONE, TWO)
     world.create(B0)
     append(world.create(A0)[0], 3)
@@ -594,7 +598,7 @@ def test_no_space_for_a_new_log_is_an_answer_and_leaves_nothing_behind() -> None
     world.filesystem.capacity_bytes = 0
     with pytest.raises(StorageError, match="No space left"):
         world.create(A0)
-    assert world.manager.has_online_directory
+    assert world.manager.directories.any_is_online
     assert "a-0" not in world.names(ONE)
     world.filesystem.capacity_bytes = None
     world.create(A0)
@@ -608,12 +612,12 @@ def test_a_failing_disk_under_a_new_log_takes_the_directory_offline(operation: A
     with pytest.raises(StorageError):
         world.create(A0)
     assert world.failed == [(ONE, [B0])]
-    assert not world.manager.has_online_directory
+    assert not world.manager.directories.any_is_online
     with pytest.raises(StorageError, match="all log directories are offline"):
         world.create(A1)
 
 
-def test_a_deleted_log_is_out_of_sight_at_once_and_its_name_is_free_when_it_is_told() -> None:
+def test_a_deleted_log_disappears_at_once_and_its_name_is_free_when_that_is_reported() -> None:
     world = World()
     first, second = world.create(A0, A1)
     append(first, 3)
@@ -630,10 +634,10 @@ def test_a_deleted_log_is_out_of_sight_at_once_and_its_name_is_free_when_it_is_t
     assert (again.log_start_offset, again.log_end_offset) == (0, 0)
     world.restart(power=True)
     assert A0 not in world.manager.logs or world.manager.logs[A0].log_start_offset == 0
-    assert world.manager._directories[ONE].journal.entries == {(A, 1): 2}
+    assert world.manager._directories[ONE].parts.journal.entries == {(A, 1): 2}
 
 
-def test_the_files_of_a_deleted_log_go_after_the_delay() -> None:
+def test_the_files_of_a_deleted_log_are_removed_after_the_delay() -> None:
     world = World()
     append(world.create(A0)[0])
     world.manager.delete_logs([A0], partial(world.note, "deleted"))
@@ -644,7 +648,7 @@ def test_the_files_of_a_deleted_log_go_after_the_delay() -> None:
     assert not [name for name in world.names(ONE) if name.endswith("-delete")]
 
 
-def test_deleting_what_is_not_there_is_told_and_does_nothing() -> None:
+def test_deleting_a_missing_log_is_reported_and_does_nothing() -> None:
     world = World()
     world.manager.delete_logs([B0], partial(world.note, "deleted"))
     assert world.answers == []
@@ -653,7 +657,7 @@ def test_deleting_what_is_not_there_is_told_and_does_nothing() -> None:
 
 
 def test_a_name_used_again_inherits_no_recovery_point() -> None:
-    """The checkpoints go by name: the old topic's recovery point would let the new topic's bytes go unchecked."""
+    """The checkpoints go by name: with the old topic's recovery point, the new topic's records would not be checked."""
     world = World()
     (log,) = world.create(A0)
     append(log, 9)
@@ -670,7 +674,7 @@ def test_a_name_used_again_inherits_no_recovery_point() -> None:
             assert decode_offsets(world.filesystem.read_bytes(f"{ONE}/{name}"), "") == {}
 
 
-def test_on_a_full_disk_a_topic_can_be_deleted_and_old_checkpoints_go() -> None:
+def test_on_a_full_disk_a_topic_can_be_deleted_and_old_checkpoints_are_removed() -> None:
     world = World()
     append(world.create(A0)[0], 9)
     world.tick(60_000)
@@ -678,13 +682,13 @@ def test_on_a_full_disk_a_topic_can_be_deleted_and_old_checkpoints_go() -> None:
     world.manager.delete_logs([A0], partial(world.note, "deleted"))
     world.run()
     assert world.answers == ["deleted"]
-    assert world.manager.has_online_directory
+    assert world.manager.directories.any_is_online
     assert not world.filesystem.exists(f"{ONE}/{RECOVERY_POINT_CHECKPOINT}")
     assert not [name for name in world.names(ONE) if name.endswith(".tmp")]
 
 
 def test_a_deletion_cut_off_at_any_step_is_finished_or_not_begun() -> None:
-    """Whatever is found, the log start is found with its records, or neither is; never an old start for a new topic."""
+    """The start finds the log start together with the records, or neither; never an old log start for a new topic."""
     step, done = 0, False
     while not done:
         step += 1
@@ -704,12 +708,12 @@ def test_a_deletion_cut_off_at_any_step_is_finished_or_not_begun() -> None:
         world.restart(power=step % 2 == 0)
         world.run()
         found = world.manager.logs.get(A0)
-        entries = dict(world.manager._directories[ONE].journal.entries)
+        entries = dict(world.manager._directories[ONE].parts.journal.entries)
         if found is not None:
             assert "deleted" not in world.answers
             assert found.topic_id == A
             assert found.log_end_offset == 45
-            assert found.log_start_offset == 21, "as long as the records can be found, so can their log start"
+            assert found.log_start_offset == 21, "while the records are there, so is their log start"
             assert entries == {(A, 0): 21}
         else:
             assert entries == {}
@@ -737,7 +741,7 @@ def test_a_name_whose_deletion_was_interrupted_inherits_no_recovery_point_either
         assert full != world.filesystem.exists(path)
 
 
-def test_a_flush_that_meets_a_deleted_log_is_no_fault_of_the_disk() -> None:
+def test_a_flush_that_meets_a_deleted_log_is_no_disk_failure() -> None:
     world = World()
     log, other = world.create(A0, B0)
     append(log)
@@ -753,7 +757,7 @@ def test_a_flush_that_meets_a_deleted_log_is_no_fault_of_the_disk() -> None:
 
 
 def test_a_deletion_waits_for_a_checkpoint_that_is_under_way() -> None:
-    """The one under way still names the partition; two versions at once would write into each other."""
+    """The checkpoint under way still has the partition; two versions at once would overwrite each other."""
     world = World()
     append(world.create(A0, B0)[0], 2)
     world.clock.now_ms += 60_000
@@ -768,7 +772,7 @@ def test_a_deletion_waits_for_a_checkpoint_that_is_under_way() -> None:
         assert decode_offsets(world.filesystem.read_bytes(f"{ONE}/{name}"), "") == {B0: 0}
 
 
-def test_a_disk_that_fails_during_a_deletion_is_told() -> None:
+def test_a_disk_that_fails_during_a_deletion_is_reported() -> None:
     world = World()
     append(world.create(A0)[0])
     world.filesystem.fail_next("rename", errno.EIO)
@@ -781,7 +785,7 @@ def test_a_disk_that_fails_during_a_deletion_is_told() -> None:
 # Log starts
 
 
-def test_a_delete_becomes_visible_when_it_is_durable_and_its_segments_go_in_the_background() -> None:
+def test_a_delete_becomes_visible_when_it_is_durable_and_its_segments_are_removed_in_the_background() -> None:
     world = World()
     (log,) = world.create(A0)
     append(log, 20)
@@ -793,7 +797,7 @@ def test_a_delete_becomes_visible_when_it_is_durable_and_its_segments_go_in_the_
     assert (log.log_start_offset, log.log_start_pending, world.answers) == (73, 73, ["trimmed"])
     assert len(log.segments) < segments
     files = [name for name in world.names(log.directory) if name.endswith(".log")]
-    assert len(files) == segments, "no file has been touched in the event loop"
+    assert len(files) == segments, "the event loop touched no file"
     world.run()
     assert len([name for name in world.names(log.directory) if name.endswith(".log")]) == len(log.segments)
     assert [name for name in world.names(log.directory) if name.endswith(".log.deleted")]
@@ -829,7 +833,7 @@ def test_the_cost_of_a_delete_does_not_grow_with_the_segments() -> None:
     assert costs == {2}, "one write and one sync"
 
 
-def test_a_failed_journal_takes_the_directory_offline_and_tells_who_waits() -> None:
+def test_a_failed_journal_takes_the_directory_offline_and_fails_waiting_deletes() -> None:
     world = World(ONE, TWO)
     here, there = world.create(A0, A1)
     append(here)
@@ -839,7 +843,7 @@ def test_a_failed_journal_takes_the_directory_offline_and_tells_who_waits() -> N
     world.run()
     assert world.answers == [("trimmed", errno.EIO)]
     assert world.failed == [(ONE, [A0])]
-    assert (here.log_start_offset, there.log_start_offset) == (0, 3), "the other directory's rise takes effect"
+    assert (here.log_start_offset, there.log_start_offset) == (0, 3), "the other directory's log start rises"
     assert isinstance(BATCH, ValidatedBatch)
     assert here.append_as_leader(BATCH, leader_epoch=0, now_ms=1) == ErrorCode.KAFKA_STORAGE_ERROR
     world.delete_to((A0, 4), name="later")
@@ -858,11 +862,11 @@ def test_a_delete_overtaken_by_a_truncation_deletes_nothing_written_since() -> N
     assert (log.log_start_offset, log.log_end_offset) == (0, 30)
     world.restart()
     found = world.manager.logs[A0]
-    assert (found.log_start_offset, found.log_end_offset) == (0, 30), "the journal was put right, too"
+    assert (found.log_start_offset, found.log_end_offset) == (0, 30), "the journal was corrected too"
 
 
 def test_of_two_deletes_the_larger_counts_in_any_order() -> None:
-    """D12. The journal's last entry wins, so the smaller one may not be written after the larger one."""
+    """D12. The journal's last entry wins, so the smaller value must not be written after the larger one."""
     for first, second in ((7, 3), (3, 7), (7, 7)):
         world = World()
         append(world.create(A0)[0], 2)
@@ -885,7 +889,7 @@ def test_a_delete_of_a_log_that_is_deleted_meanwhile_changes_nothing() -> None:
     world.manager.delete_logs([A0], partial(world.note, "deleted"))
     world.run()
     assert log.log_start_offset == 0
-    assert world.manager._directories[ONE].journal.entries == {}
+    assert world.manager._directories[ONE].parts.journal.entries == {}
 
 
 def test_an_empty_list_of_log_starts_is_answered() -> None:
@@ -899,7 +903,7 @@ def test_an_empty_list_of_log_starts_is_answered() -> None:
 # Due work
 
 
-def test_checkpoints_are_written_when_due_and_only_if_something_changed() -> None:
+def test_checkpoints_are_written_when_due_and_only_after_a_change() -> None:
     world = World()
     (log,) = world.create(A0)
     append(log)
@@ -953,7 +957,7 @@ def test_a_failed_flush_takes_the_directory_offline_and_nothing_is_tried_again()
 
 
 def test_the_export_for_kafka_forgets_deleted_topics() -> None:
-    """Kafka reads it by names: an old topic's log start would make it throw a new topic's records away."""
+    """Kafka reads it by name: with an old topic's log start it would remove a new topic's records."""
     world = World()
     append(world.create(A0)[0])
     world.delete_to((A0, 4))
@@ -1011,14 +1015,14 @@ def test_left_overs_of_a_deletion_are_finished_at_the_next_start() -> None:
     world.run()
     world.tick()
     assert gone not in world.names(ONE)
-    assert world.manager._directories[ONE].journal.entries == {}
+    assert world.manager._directories[ONE].parts.journal.entries == {}
 
 
 # Any order of anything
 
 
 class ManagerMachine(RuleBasedStateMachine):
-    """Logs under deletes, deletions, new topics of the same name, crashes and stops; an acknowledged log start never falls."""
+    """Deletes, deletions of topics, new topics of the same name, crashes and stops; an acknowledged log start never falls."""
 
     @initialize(seed=st.integers(0, 2**32))
     def begin(self, seed: int) -> None:
@@ -1072,7 +1076,7 @@ class ManagerMachine(RuleBasedStateMachine):
         self.topic_id = self.fresh_id()
         self.acknowledged = 0
         log = self.manager_log()
-        assert (log.log_start_offset, log.log_end_offset) == (0, 0), "a new topic begins at 0, whatever the old one was"
+        assert (log.log_start_offset, log.log_end_offset) == (0, 0), "a new topic begins at 0, not where the old one began"
 
     @rule(committer=st.booleans())
     def one_step(self, committer: bool) -> None:
@@ -1115,13 +1119,13 @@ class ManagerMachine(RuleBasedStateMachine):
         self.world.restart(power=power)
         found = self.world.manager.logs.get(A0)
         if self.busy and (found is None or A0 not in self.world.manager.logs):
-            # The deletion got as far as the name, or the folder was never durable: the metadata say that the topic is gone.
+            # The deletion got as far as renaming, or the folder was never durable: according to the metadata the topic is gone.
             self.world.run()
             self.busy = False
             self.topic_id = self.fresh_id()
             self.acknowledged = 0
         elif self.busy:
-            # The metadata say that it's to go; the broker begins again.
+            # According to the metadata the topic is deleted; the broker starts the deletion again.
             self.world.manager.delete_logs([A0], self.replaced)
         elif found is not None:
             assert found.topic_id == self.topic_id, "never another topic's folder"
@@ -1137,4 +1141,4 @@ class ManagerMachine(RuleBasedStateMachine):
 
 
 TestManagerMachine = ManagerMachine.TestCase
-TestManagerMachine.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
+TestManagerMachine.settings = settings(max_examples=examples(80), stateful_step_count=30, deadline=None)

@@ -1,4 +1,4 @@
-"""Truncations of a follower's log: nothing is appended until they are on the disk, and no crash brings back or loses what it must not."""
+"""Truncations of a follower's log: nothing is appended until they are durable, and a crash neither loses records nor restores old ones."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_below_the_log_start_that_falls_and_the_journal_says_so_before_the_log_g
     assert offsets(world.manager.logs[A0])[::2] == (5, 10)
 
 
-def test_a_truncation_ends_a_rise_also_when_the_log_has_grown_past_it_again() -> None:
+def test_a_truncation_ends_a_rise_also_when_the_log_has_grown_beyond_it_again() -> None:
     world, log = world_with(4)
     world.delete_to((A0, 18))
     truncate(world, log, 10)
@@ -109,11 +109,11 @@ def test_a_truncation_ends_a_rise_also_when_the_log_has_grown_past_it_again() ->
     world.run()
     assert offsets(log) == (0, 30, 30)
     world.restart()
-    assert world.manager.logs[A0].log_start_offset == 0, "the journal was put right, too"
+    assert world.manager.logs[A0].log_start_offset == 0, "the journal was corrected too"
 
 
 def test_a_rise_that_waits_for_another_frame_is_ended_too() -> None:
-    """The journal has one frame on its way; what waits behind it leaves later than the truncation."""
+    """The journal has one frame under way; the entries that wait behind it are written after the truncation."""
     world, log = world_with(4)
     world.delete_to((A0, 3))
     world.delete_to((A0, 18))
@@ -128,7 +128,7 @@ def test_a_rise_that_waits_for_another_frame_is_ended_too() -> None:
 
 
 def test_a_delete_after_a_truncation_is_not_undone_by_the_journal_of_it() -> None:
-    """The settling of a truncation writes to the journal, perhaps behind a delete that was accepted since."""
+    """Settling a truncation writes to the journal, possibly after a delete that was accepted later."""
     world, log = world_with(4)
     world.delete_to((A0, 18))
     truncate(world, log, 10)
@@ -142,7 +142,7 @@ def test_a_delete_after_a_truncation_is_not_undone_by_the_journal_of_it() -> Non
     assert world.manager.logs[A0].log_start_offset == 7
 
 
-def test_a_log_that_begins_anew_is_journalled_before_it_is_seen() -> None:
+def test_a_log_start_that_moves_is_journalled_before_it_is_visible() -> None:
     world, log = world_with(4)
     begin_anew(world, log, 50)
     assert offsets(log) == (0, 20, 20)
@@ -150,14 +150,14 @@ def test_a_log_that_begins_anew_is_journalled_before_it_is_seen() -> None:
     world.run()
     assert world.answers == ["settled"]
     assert offsets(log) == (50, 50, 50)
-    assert log.leader_epochs.entries() == [(6, 50)], "its history is that of the leader's from now on"
+    assert log.leader_epochs.entries() == [(6, 50)], "its history is the leader's from now on"
     assert not log.producer_state.producers
     world.restart(power=True)
     assert world.manager.logs[A0].leader_epochs.entries() == [(6, 50)]
     assert offsets(world.manager.logs[A0])[::2] == (50, 50)
 
 
-def test_a_log_that_need_not_begin_anew_any_more_stays_as_it_is() -> None:
+def test_a_log_that_no_longer_needs_a_new_start_stays_as_it_is() -> None:
     world, log = world_with(4, log_start=3)
     begin_anew(world, log, 50, is_wanted=lambda: False)
     world.run()
@@ -177,7 +177,7 @@ def test_a_log_deleted_meanwhile_leaves_nothing_in_the_journal() -> None:
             truncate(world, log, 5)
         world.manager.delete_logs([A0], partial(world.note, "deleted"))
         world.run()
-        assert world.manager._directories[ONE].journal.entries == {}
+        assert world.manager._directories[ONE].parts.journal.entries == {}
         assert sorted(world.answers) == ["deleted", "settled"]
 
 
@@ -198,7 +198,7 @@ def test_a_failing_disk_takes_the_directory_offline_and_the_log_stays_closed(pat
 
 @pytest.mark.parametrize("power", [True, False])
 def test_a_truncation_below_the_log_start_cut_off_at_any_step_brings_nothing_back(power: bool) -> None:
-    """The log is as before, or empty at its old start, or ends where it was cut; never older records below the old start."""
+    """The log is unchanged, or empty at its old start, or ends at the truncation offset; it never has records below the old start."""
     outcomes = set()
     for step in range(1, 200):
         world, log = world_with(4, log_start=12)
@@ -245,7 +245,7 @@ def test_a_new_beginning_cut_off_at_any_step_never_lowers_the_log_start(power: b
 
 @pytest.mark.parametrize("power", [True, False])
 def test_a_crash_never_mixes_what_was_cut_with_what_came_since(power: bool) -> None:
-    """Cut, settled, grown again in another epoch: whatever of it is lost, every offset has the epoch of one history."""
+    """Truncate, settle, append in another epoch: whatever a crash loses, all offsets have the epochs of one history."""
     for step in range(1, 200):
         world, log = world_with(8)
         world.filesystem.crash_at = world.filesystem.operation_count + step
@@ -271,7 +271,7 @@ def test_a_crash_never_mixes_what_was_cut_with_what_came_since(power: bool) -> N
 
 
 def test_an_emptied_log_keeps_its_last_leader_epoch_over_restarts_and_empty_truncations() -> None:
-    """Or after an unclean election nobody sees that it belongs to another history."""
+    """Otherwise, after an unclean election, no replica detects that the log belongs to another history."""
     for power in (False, True):
         world, log = world_with(0)
         assert isinstance(BATCH, ValidatedBatch)

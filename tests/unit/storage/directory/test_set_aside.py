@@ -1,4 +1,4 @@
-"""Logs that are set aside: out of the way of others, and never removed."""
+"""Logs that are set aside: their names are free, and their files are never removed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def strays(world: World, path: str = ONE) -> list[str]:
 
 
 def test_a_log_that_is_set_aside_leaves_its_name_and_keeps_its_files_and_its_start() -> None:
-    """Given its name again, it is what it was, deletes included."""
+    """Renamed back, the log is what it was, deletes included."""
     world = World()
     (log,) = world.create(A0)
     append(log, 3)
@@ -36,7 +36,7 @@ def test_a_log_that_is_set_aside_leaves_its_name_and_keeps_its_files_and_its_sta
         world.start()
         world.tick(1_000_000)
         assert strays(world) == [name], "no start removes it"
-        assert f"{ONE}/{name}" in world.manager.strays
+        assert f"{ONE}/{name}" in world.manager.directories.strays
         world.manager.close()
     world.filesystem.remove_tree(f"{ONE}/{A0}")
     world.filesystem.rename(f"{ONE}/{name}", f"{ONE}/{A0}")
@@ -46,14 +46,14 @@ def test_a_log_that_is_set_aside_leaves_its_name_and_keeps_its_files_and_its_sta
 
 
 def test_without_room_for_another_name_the_log_stays_and_its_name_is_not_free() -> None:
-    """A disk without room is no broken disk, and no reason to remove anything."""
+    """A full disk is neither a disk failure nor a reason to remove anything."""
     world = World()
     append(world.create(A0)[0], 2)
     world.filesystem.fail_next("rename", errno.ENOSPC)
     world.manager.delete_logs([A0], partial(world.note, "aside"), set_aside=True)
     world.run()
     assert world.answers == [("aside", errno.ENOSPC)]
-    assert world.manager.has_online_directory
+    assert world.manager.directories.any_is_online
     assert world.filesystem.exists(f"{ONE}/{A0}/00000000000000000000.log")
 
 

@@ -1,6 +1,6 @@
-"""One log directory that fails while the others serve: at the start, later, and when it comes back.
+"""One log directory fails while the others serve: at the start, later, and when it returns.
 
-What matters most: a partition that may be in a directory that can't be used is never made anew, empty, elsewhere.
+A partition that may be in an unusable directory must never be re-created, empty, elsewhere.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def two_directories() -> World:
     for log in world.create(A0, A1):
         append(log)
     assert world.manager.expect([(A0, A), (A1, A)]) == []
-    world.manager.write_registration(7, world.manager.paths)
+    world.manager.directories.notes.write_registration(7, world.manager.directories.paths)
     world.manager.close()
     assert all(world.filesystem.exists(marker) for marker in MARKERS)
     return world
@@ -52,12 +52,12 @@ def back(world: World, path: str) -> None:
 
 @pytest.mark.parametrize(("operation", "count"), [("open", 2), ("create", 1), ("unlink", 1), ("write", 1)])
 def test_a_directory_that_cannot_be_used_at_the_start_is_offline_and_the_others_serve(operation: Any, count: int) -> None:
-    """Reading the note of the other directories may fail too."""
+    """Reading the file that names the other directories may fail too."""
     world = two_directories()
     world.filesystem.fail_next(operation, errno.EROFS, count, path_contains=f"{TWO}/")
     world.start()
     assert world.filesystem.fault_counts[operation] == count
-    assert list(world.manager.offline_directories) == [TWO]
+    assert list(world.manager.directories.offline) == [TWO]
     assert world.failed == [(TWO, [])]
     assert list(world.manager.logs) == [A0]
     assert world.manager.expect([(A0, A), (A1, A)]) == [A1]
@@ -67,16 +67,16 @@ def test_a_directory_that_cannot_be_used_at_the_start_is_offline_and_the_others_
     world.manager.close()
     assert world.filesystem.is_directory(f"{ONE}/b-0")
     world.start()
-    assert world.manager.logs[A1].log_end_offset == 5, "all is well again"
+    assert world.manager.logs[A1].log_end_offset == 5, "the directory serves again"
 
 
 def test_a_failing_disk_that_cannot_even_be_listed_is_offline() -> None:
-    """Nobody can say what is in it, but that it's missing is known, so what isn't found may be there."""
+    """Its contents are unknown, but it is known to be missing, so a log that is not found may be there."""
     world = two_directories()
     world.filesystem.rename(TWO, f"{TWO}-away")
-    world.filesystem.write_bytes(TWO, b"somebody's letter")
+    world.filesystem.write_bytes(TWO, b"another file")
     world.start()
-    assert world.manager.offline_directories == {TWO: "the log directory is a file, it must be a folder"}
+    assert world.manager.directories.offline == {TWO: "the log directory is a file, it must be a folder"}
     assert world.manager.expect([(A0, A), (A1, A)]) == [A1]
     with pytest.raises(StorageError, match="offline"):
         world.create(A1)
@@ -107,7 +107,7 @@ def test_the_required_directory_refuses_the_start_and_no_mark_is_lost() -> None:
     ids=["cluster", "node", "no owner", "in use", "copy", "partition twice"],
 )
 def test_a_wrong_idea_of_the_directories_refuses_the_start_though_another_one_works(change: Any) -> None:
-    """It is no fault of a disk; and the marks of clean stops stay for the start that is right."""
+    """It is no disk failure; the markers of clean stops stay for the correct start."""
     world = two_directories()
     change(world)
     with pytest.raises(RefusedDirectoryError):
@@ -116,18 +116,18 @@ def test_a_wrong_idea_of_the_directories_refuses_the_start_though_another_one_wo
 
 
 def test_a_full_disk_is_no_reason_not_to_start() -> None:
-    """Deletes are what frees it."""
+    """Deletes free it."""
     world = two_directories()
     world.filesystem.fail_next("create", errno.ENOSPC, path_contains=f"{TWO}/.lowtide-write-check")
     world.start()
     assert world.filesystem.fault_counts["create"] == 1
-    assert not world.manager.offline_directories
+    assert not world.manager.directories.offline
     world.filesystem.fail_next("write", errno.ENOSPC, path_contains=f"{TWO}/{REGISTRATION_COUNTER}")
-    world.manager.write_registration(8, world.manager.paths)
-    assert world.manager.registrations() == {ONE: 8, TWO: 7}, "without room its number stays behind"
+    world.manager.directories.notes.write_registration(8, world.manager.directories.paths)
+    assert world.manager.directories.notes.registrations() == {ONE: 8, TWO: 7}, "without space its counter is not raised"
     world.filesystem.fail_next("sync", errno.EIO, path_contains=f"{TWO}/{REGISTRATION_COUNTER}")
-    world.manager.write_registration(9, world.manager.paths)
-    assert world.manager.registrations() == {ONE: 9}
+    world.manager.directories.notes.write_registration(9, world.manager.directories.paths)
+    assert world.manager.directories.notes.registrations() == {ONE: 9}
     assert world.failed == [(TWO, [A1])]
 
 
@@ -157,11 +157,11 @@ def test_a_partition_of_a_missing_directory_is_offline_until_the_directory_is_ba
 
 
 def test_the_operator_may_say_that_a_directory_is_empty_for_good() -> None:
-    """By removing the notes of it; then its partitions begin anew."""
+    """By removing the files that name it; its partitions then start empty."""
     world = two_directories()
     away(world, TWO)
     world.start()
-    assert f"remove {KNOWN_DIRECTORIES} from the other" in world.manager.offline_directories[TWO]
+    assert f"remove {KNOWN_DIRECTORIES} from the other" in world.manager.directories.offline[TWO]
     world.manager.close()
     world.filesystem.unlink(f"{ONE}/{KNOWN_DIRECTORIES}")
     world.start()
@@ -182,7 +182,7 @@ def test_a_deleted_topic_s_name_is_free_though_its_directory_is_missing() -> Non
     assert world.manager.create_log(A1, A, CONFIG).log_end_offset == 0
 
 
-def test_a_missing_directory_in_which_nothing_is_missed_is_forgotten() -> None:
+def test_a_missing_directory_in_which_no_log_is_missed_is_removed_from_the_list() -> None:
     world = two_directories()
     assert len(read_known(world.filesystem, ONE)) == 2
     world.paths = [ONE]
@@ -195,8 +195,8 @@ def test_a_missing_directory_in_which_nothing_is_missed_is_forgotten() -> None:
     world.create(A1)
 
 
-def test_a_log_that_a_crash_lost_is_made_anew_while_no_directory_is_missing() -> None:
-    """Its folder wasn't durable; nothing in it was acknowledged as such."""
+def test_a_log_that_a_crash_lost_is_re_created_while_no_directory_is_missing() -> None:
+    """Its folder was not durable, so no record in it was acknowledged as durable."""
     world = World(ONE, TWO)
     world.manager.expect([])
     world.restart()
@@ -204,7 +204,7 @@ def test_a_log_that_a_crash_lost_is_made_anew_while_no_directory_is_missing() ->
     assert world.create(A0)[0].log_end_offset == 0
 
 
-def test_a_log_of_which_a_working_directory_knows_the_start_is_not_in_the_missing_one() -> None:
+def test_a_log_whose_start_a_working_directory_has_is_not_in_the_missing_one() -> None:
     world = World(ONE, TWO)
     log, _other = world.create(A0, A1)
     append(log)
@@ -219,15 +219,15 @@ def test_a_log_of_which_a_working_directory_knows_the_start_is_not_in_the_missin
     assert world.create(A0)[0].log_start_offset == 3
 
 
-def test_a_note_of_the_directories_that_cannot_be_read_or_written_is_no_fault() -> None:
+def test_a_note_of_the_directories_that_cannot_be_read_or_written_is_no_error() -> None:
     world = two_directories()
     for content in (b"", b"version=7\n", b"\xff", b"version=0\nx y\n"):
         world.filesystem.replace_file(f"{ONE}/{KNOWN_DIRECTORIES}", content)
         world.start()
-        assert not world.manager.offline_directories
+        assert not world.manager.directories.offline
         world.filesystem.fail_next("write", errno.ENOSPC, path_contains=KNOWN_DIRECTORIES)
         world.manager.expect([(A0, A), (A1, A)])
-        assert not world.manager.offline_directories
+        assert not world.manager.directories.offline
         world.manager.close()
     assert decode_known(encode_known({A: "/a b", B: "/c"})) == {A: "/a b", B: "/c"}
 
@@ -236,7 +236,7 @@ def test_a_note_of_the_directories_that_cannot_be_read_or_written_is_no_fault() 
 
 
 def test_a_topic_deleted_while_its_directory_is_offline_is_gone_when_the_directory_is_back() -> None:
-    """And the one that was made since, under its name, is the one that stays."""
+    """The topic that was created since under its name stays."""
     world = two_directories()
     world.start()
     world.manager.fail_directory_of(world.manager.logs[A1], OSError(errno.EIO, "broken"))
@@ -254,7 +254,7 @@ def test_a_topic_deleted_while_its_directory_is_offline_is_gone_when_the_directo
     world.manager.close()
 
 
-def test_two_logs_of_which_none_is_the_known_topic_s_are_refused() -> None:
+def test_two_logs_neither_of_which_is_the_known_topic_s_are_refused() -> None:
     world = two_directories()
     world.filesystem.make_directories(f"{ONE}/a-1")
     world.filesystem.write_bytes(f"{ONE}/a-1/{PARTITION_METADATA}", b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n")
@@ -270,17 +270,17 @@ def test_a_new_log_goes_to_the_next_directory_when_the_best_one_fails_or_is_full
     world.filesystem.fail_next("create", number, path_contains=f"{TWO}/")
     [log] = world.create(A1)
     assert log.directory == f"{THREE}/a-1"
-    assert (TWO not in world.manager.offline_directories) is stays_online
+    assert (TWO not in world.manager.directories.offline) is stays_online
     assert not world.filesystem.exists(f"{TWO}/a-1")
 
 
 def test_a_directory_that_was_removed_is_not_brought_back_by_a_new_log() -> None:
-    """It would have partitions and nobody whose they are."""
+    """It would have partitions without an owner."""
     world = World(ONE, TWO)
     world.create(A0)
     world.filesystem.remove_tree(TWO)
     assert [log.directory for log in world.create(A1)] == [f"{ONE}/a-1"]
-    assert world.manager.offline_directories == {TWO: "the log directory is gone"}
+    assert world.manager.directories.offline == {TWO: "the log directory is gone"}
     assert not world.filesystem.exists(TWO)
 
 
@@ -291,20 +291,20 @@ def test_new_logs_go_to_the_working_directory_with_the_fewest_partitions() -> No
     assert [log.directory for log in world.create(B0)] == [f"{THREE}/b-0"]
 
 
-def test_what_is_in_a_directory_is_told_without_a_look_at_the_disk() -> None:
+def test_the_contents_of_a_directory_are_reported_without_reading_the_disk() -> None:
     world = World(ONE, TWO)
     world.filesystem.capacity_bytes = 1 << 30
     log, other = world.create(A0, A1)
     append(log, 3)
-    usage = world.manager.usage(ONE)
+    usage = world.manager.directories.usage(ONE)
     assert (usage.absolute_path, usage.logs, usage.total_bytes) == (ONE, (log,), 1 << 30)
     assert 0 < usage.usable_bytes < 1 << 30
     world.manager.fail_directory_of(other, OSError(errno.EIO, "broken"))
     with pytest.raises(StorageError, match=f"{TWO}: the log directory is offline: broken"):
-        world.manager.usage(TWO)
+        world.manager.directories.usage(TWO)
     world.filesystem.remove_tree(ONE)
     with pytest.raises(StorageError, match=ONE):
-        world.manager.usage(ONE)
+        world.manager.directories.usage(ONE)
 
 
 def test_directories_are_known_by_any_path_that_a_system_allows() -> None:

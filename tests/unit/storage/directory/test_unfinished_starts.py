@@ -1,4 +1,4 @@
-"""Logs that lost their topic id: a start can't load them before the metadata are there, and may end before, or find no room."""
+"""Logs that lost their topic id: a start cannot load them before it has the metadata; it may end before, or find no space."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .test_log_manager import A0, ONE, World, append
 
 
 def test_a_log_that_was_never_loaded_has_not_been_stopped_cleanly() -> None:
-    """A power cut took its topic id and the end of its last batch; then came a start that was refused before the metadata were there."""
+    """A power cut removed its topic id and the end of its last batch; the next start was refused before it had the metadata."""
     world = World()
     append(world.create(A0)[0])
     world.filesystem.crash_process()
@@ -29,7 +29,7 @@ def test_a_log_that_was_never_loaded_has_not_been_stopped_cleanly() -> None:
 
 
 def test_a_full_disk_under_a_log_that_is_being_recovered_leaves_it_for_another_time() -> None:
-    """Its topic id was lost and comes from the metadata; its torn end is cut, and that has to be synced."""
+    """Its topic id is lost and comes from the metadata; its torn end is cut, and the cut must be synced."""
     world = World()
     append(world.create(A0)[0])
     world.filesystem.crash_process()

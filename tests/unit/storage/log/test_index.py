@@ -1,4 +1,4 @@
-"""The index files: Kafka's bytes, and no trust in what a crash or a bit flip left of them."""
+"""The index files: Kafka's bytes, and checks against damage by a crash or a bit flip."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def offset_index(*entries: tuple[int, int], base_offset: int = 100) -> OffsetInd
 
 
 def test_an_offset_index_has_kafkas_bytes() -> None:
-    """Eight bytes an entry, big-endian: relative last offset, byte place of the batch."""
+    """Eight bytes an entry, big-endian: relative last offset, position of the batch."""
     content = offset_index((115, 4160), (131, 8320)).encode()
     assert content == pack(">iiii", 15, 4160, 31, 8320)
     again = OffsetIndex.decode(content, 100, LOG_SIZE)
@@ -62,7 +62,7 @@ def test_a_lookup_finds_the_last_entry_at_or_before_an_offset(offset: int, posit
 
 
 def test_a_time_lookup_begins_before_the_first_record_that_may_match() -> None:
-    """An entry says "up to here nothing is newer than": equal timestamps are behind it only if it is strictly older."""
+    """An entry is the largest timestamp up to its offset: equal timestamps are behind it only if it is strictly older."""
     index = TimeIndex(100)
     index.maybe_append(1000, 115)
     index.maybe_append(2000, 131)
@@ -70,7 +70,7 @@ def test_a_time_lookup_begins_before_the_first_record_that_may_match() -> None:
 
 
 @pytest.mark.parametrize(("end", "left"), [(99, 0), (115, 0), (116, 1), (131, 1), (132, 2)])
-def test_a_truncation_drops_the_entries_of_what_goes(end: int, left: int) -> None:
+def test_a_truncation_drops_the_entries_above_it(end: int, left: int) -> None:
     index = offset_index((115, 4160), (131, 8320))
     index.truncate(end)
     assert len(index) == left
@@ -82,7 +82,7 @@ def test_a_truncation_drops_the_entries_of_what_goes(end: int, left: int) -> Non
 
 
 def test_the_zeros_of_a_preallocated_file_are_no_entries() -> None:
-    """Kafka trims its ten megabytes only at a clean stop."""
+    """Kafka trims its preallocated ten megabytes only at a clean stop."""
     zeros = bytes(10 << 20)
     index = OffsetIndex.decode(offset_index((115, 4160), (131, 8448)).encode() + zeros, 100, LOG_SIZE)
     assert index is not None
@@ -118,6 +118,6 @@ def test_a_time_index_that_cannot_be_right_is_refused(content: bytes) -> None:
 
 @given(st.binary(max_size=200))
 def test_no_bytes_make_reading_an_index_fail(content: bytes) -> None:
-    """Whatever a file holds, it is an index or it is built again."""
+    """Any file contents are either a valid index or rebuilt."""
     for decoded in (OffsetIndex.decode(content, 0, LOG_SIZE), TimeIndex.decode(content, 0)):
         assert decoded is None or decoded.encode() == content[: decoded.size_bytes]

@@ -1,4 +1,4 @@
-"""Leader epochs: who wrote which offsets. A wrong entry makes replicas part at the wrong place (KIP-101, KIP-279)."""
+"""Leader epochs: which leader wrote which offsets. A wrong entry makes a follower truncate at the wrong offset (KIP-101, KIP-279)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_the_end_of_an_epoch(asked: int, answer: tuple[int, int]) -> None:
     assert epochs().end_offset_for(asked, 300) == answer
 
 
-def test_an_empty_log_knows_no_epoch() -> None:
+def test_an_empty_log_has_no_epoch() -> None:
     empty = LeaderEpochs()
     assert empty.latest == -1
     assert empty.end_offset_for(0, 0) == (-1, -1)
@@ -95,7 +95,7 @@ def test_the_number_of_entries_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     )
 )
 def test_entries_always_rise(changes: list[tuple[str, int, int]]) -> None:
-    """P6, whatever leaders say in whatever order."""
+    """P6, for any epochs of leaders in any order."""
     known = LeaderEpochs()
     for name, epoch, offset in changes:
         if name == "assign":

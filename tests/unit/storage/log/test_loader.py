@@ -1,4 +1,4 @@
-"""Opening a log after everything that can have happened to its folder (S1, S2)."""
+"""Opening a log after any event that can affect its folder (S1, S2)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from lowtide.protocol.records import build_batch, iterate_batches, iterate_records
+from lowtide.protocol.batch_building import build_batch
+from lowtide.protocol.records import iterate_batches, iterate_records
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.committer import Barrier
 from lowtide.runtime.filesystem.memory import MemoryFileSystem, SimulatedCrashError
@@ -18,8 +19,9 @@ from lowtide.storage.log import log_recovery as recovery
 from lowtide.storage.log.loader import create_log, load_log
 from lowtide.storage.log.log import AppendedBatch, Log, LogConfig
 from lowtide.storage.log.log_place import KnownLog, LoadReport, LogPlace
-from lowtide.storage.log.segment import offset_name
-from lowtide.storage.log.validator import ValidatedBatch, ValidationRules, validate_produce
+from lowtide.storage.log.segment_names import offset_name
+from lowtide.storage.log.validation_rules import ValidationRules
+from lowtide.storage.log.validator import ValidatedBatch, validate_produce
 
 NOW_MS = 1_700_000_000_000
 FOLDER = "/disk/t-0"
@@ -75,7 +77,7 @@ def load(
 
 
 def offsets_of(log: Log) -> list[int]:
-    """All offsets that can be read, following the answers as a consumer does."""
+    """All offsets that can be read, continuing after each answer as a consumer does."""
     offsets: list[int] = []
     while (position := offsets[-1] + 1 if offsets else log.log_start_offset) < log.log_end_offset:
         found = log.read(position, 1 << 20, end_offset=log.log_end_offset).slice
@@ -122,7 +124,7 @@ def test_the_tail_is_cut_wherever_the_last_batch_was_torn() -> None:
 
 
 def test_every_flipped_bit_of_the_last_batch_is_noticed() -> None:
-    """Only base offset, length, epoch and magic lie outside the CRC; the epoch alone may change unseen."""
+    """Only base offset, length, epoch and magic lie outside the CRC; a change of the epoch is not detected."""
     whole = log_with().read_bytes(newest(log_with()))
     start = [position for position, _ in iterate_batches(whole)][-1]
     for place in range(start, len(whole)):
@@ -133,7 +135,7 @@ def test_every_flipped_bit_of_the_last_batch_is_noticed() -> None:
         content[place] ^= 0x10
         filesystem.write_bytes(newest(filesystem), bytes(content))
         log, _ = load(filesystem)
-        # A base offset that grew looks like a gap that compaction left, and none of it is ours to judge.
+        # A base offset that grew looks like a gap left by compaction, and no batch behind it is checked.
         assert log.log_end_offset == 18 or place < start + 8
 
 
@@ -158,7 +160,7 @@ def test_below_the_recovery_point_nothing_is_checked_again() -> None:
     assert report.segments_checked == 2, "the segment that holds the recovery point, and the one after it"
 
 
-def test_a_batch_larger_than_the_chunk_that_is_read_at_once_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_larger_than_a_chunk_of_reading_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovery, "_CHUNK_BYTES", 128)
     filesystem = MemoryFileSystem()
     config = LogConfig(index_interval_bytes=100)
@@ -175,7 +177,7 @@ def test_a_batch_larger_than_the_chunk_that_is_read_at_once_is_checked(monkeypat
 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
-def test_a_missing_index_is_built_again(suffix: str, clean: bool) -> None:
+def test_a_missing_index_is_rebuilt(suffix: str, clean: bool) -> None:
     filesystem = log_with()
     for name in filesystem.listdir(FOLDER):
         if name.endswith(suffix):
@@ -189,7 +191,7 @@ def test_a_missing_index_is_built_again(suffix: str, clean: bool) -> None:
 
 @pytest.mark.parametrize("content", [None, b"", b"0\n1\n5 x\n", b"garbage", b"0\n2\n1 0\n"])
 def test_a_lost_epoch_file_is_read_from_the_batches(content: bytes | None) -> None:
-    """Epochs stand in the batches too."""
+    """Batches have epochs too."""
     filesystem = log_with()
     path = f"{FOLDER}/leader-epoch-checkpoint"
     filesystem.unlink(path)
@@ -222,7 +224,7 @@ def test_a_lost_snapshot_costs_a_replay_and_no_producer(damage: str) -> None:
     assert log.producer_state.producers[7].last_sequence == 19
 
 
-def test_producers_whose_records_are_all_deleted_are_still_known_after_a_clean_stop() -> None:
+def test_producers_whose_records_are_all_deleted_are_kept_after_a_clean_stop() -> None:
     """KAFKA-7190."""
     filesystem = MemoryFileSystem()
     log = create_log(LogPlace(filesystem=filesystem, directory=FOLDER, config=CONFIG, **IDENTITY), now_ms=NOW_MS)
@@ -238,7 +240,7 @@ def test_producers_whose_records_are_all_deleted_are_still_known_after_a_clean_s
     assert log.producer_state.producers[7].last_sequence == 1
 
 
-def test_a_crash_in_a_roll_takes_no_producer_along() -> None:
+def test_a_crash_in_a_roll_loses_no_producer() -> None:
     """The new segment is there, its snapshot isn't; then the segments before it are deleted (found by `test_log_machine`)."""
     filesystem = log_with()
     log, _ = load(filesystem, clean=True)
@@ -255,8 +257,8 @@ def test_a_crash_in_a_roll_takes_no_producer_along() -> None:
     append(log, producer_id=7, producer_epoch=0, base_sequence=21)
 
 
-def test_a_snapshot_from_before_the_first_segment_is_not_believed() -> None:
-    """What followed it is gone: its producers are rather unknown, and may go on, than refused."""
+def test_a_snapshot_from_before_the_first_segment_is_not_used() -> None:
+    """The segment behind it is gone: its producers become unknown, and may continue, rather than be refused."""
     filesystem = log_with(9)
     log, _ = load(filesystem, clean=True)
     append(log)
@@ -267,7 +269,7 @@ def test_a_snapshot_from_before_the_first_segment_is_not_believed() -> None:
     for base_offset in (0, 6, 12):
         filesystem.unlink(f"{FOLDER}/{offset_name(base_offset)}.log")
     log, _ = load(filesystem, log_start_offset=18, clean=True)
-    assert filesystem.exists(f"{FOLDER}/{offset_name(6)}.snapshot"), "there is one, but it isn't believed"
+    assert filesystem.exists(f"{FOLDER}/{offset_name(6)}.snapshot"), "the snapshot is there, but it is not used"
     assert 7 not in log.producer_state.producers
     append(log, producer_id=7, producer_epoch=0, base_sequence=18)
 
@@ -276,7 +278,7 @@ def test_a_snapshot_from_before_the_first_segment_is_not_believed() -> None:
 
 
 def test_segments_wholly_below_the_log_start_are_removed() -> None:
-    """An entry of the journal outlives the crash that came before the files went."""
+    """The journal's entry survives a crash that comes before the removal of the files."""
     filesystem = log_with()
     log, report = load(filesystem, log_start_offset=7)
     assert offsets_of(log) == list(range(7, 20))
@@ -286,20 +288,20 @@ def test_segments_wholly_below_the_log_start_are_removed() -> None:
 
 
 def test_a_log_start_inside_a_batch_stays_there() -> None:
-    """The segment's and the batch's base lie below it."""
+    """The base offsets of the segment and of the batch are below it."""
     log, _ = load(log_with(), log_start_offset=7, clean=True)
     assert (log.log_start_offset, log.segments[0].base_offset) == (7, 6)
 
 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("log_start", [21, 500])
-def test_a_log_that_ends_below_its_start_begins_anew_at_it(log_start: int, clean: bool) -> None:
-    """KAFKA-8306: nothing that was deleted comes back, no offset is given twice."""
+def test_a_log_that_ends_below_its_start_is_emptied_at_it(log_start: int, clean: bool) -> None:
+    """KAFKA-8306: no deleted record returns, no offset is assigned twice."""
     filesystem = log_with()
     log, report = load(filesystem, log_start_offset=log_start, clean=clean)
     assert (log.log_start_offset, log.high_watermark, log.recovery_point, log.log_end_offset) == (log_start,) * 4
     assert report.restarted_at_log_start
-    assert log.leader_epochs.entries() == [(1, log_start)], "or nobody would see after an election that it belongs to another history"
+    assert log.leader_epochs.entries() == [(1, log_start)], "otherwise no replica detects that it belongs to another history"
     assert not log.producer_state.producers
     assert [name for name in filesystem.listdir(FOLDER) if name.endswith((".log", ".snapshot"))] == [offset_name(log_start) + ".log"]
 
@@ -312,7 +314,7 @@ def test_an_empty_folder_becomes_a_log_at_its_start() -> None:
     assert not report.restarted_at_log_start
 
 
-def test_checkpoints_ahead_of_the_data_are_brought_back_to_it() -> None:
+def test_checkpoints_ahead_of_the_data_are_lowered_to_its_end() -> None:
     """KAFKA-10101."""
     log = load_log(
         LogPlace(filesystem=log_with(), directory=FOLDER, config=CONFIG, **IDENTITY),
@@ -322,11 +324,11 @@ def test_checkpoints_ahead_of_the_data_are_brought_back_to_it() -> None:
     assert (log.recovery_point, log.high_watermark, log.log_end_offset) == (20, 20, 20)
 
 
-# What lies about in the folder
+# Other files in the folder
 
 
 def test_leftovers_are_removed_and_unknown_files_are_left_alone() -> None:
-    """What a crash between two steps leaves is tidied; the rest is not ours."""
+    """Files that a crash between two steps leaves are removed; other files are not ours."""
     filesystem = log_with()
     kept = ["partition.metadata", "notes.txt"]
     gone = [
@@ -363,7 +365,7 @@ def test_a_swap_that_was_not_complete_is_undone() -> None:
 
 
 def test_a_gap_that_a_power_cut_left_ends_the_log() -> None:
-    """R3: the end of an unsynced segment is gone, and the next one is there."""
+    """R3: the end of an unsynced segment is lost, and the next one is there."""
     filesystem = log_with()
     path = f"{FOLDER}/{offset_name(6)}.log"
     content = filesystem.read_bytes(path)
@@ -374,8 +376,8 @@ def test_a_gap_that_a_power_cut_left_ends_the_log() -> None:
 
 
 @pytest.mark.parametrize(("recovery_point", "cleaned_to", "is_there"), [(6, 11, False), (6, 12, True), (11, 0, False), (12, 0, True)])
-def test_a_gap_below_what_is_compacted_or_flushed_is_compactions(recovery_point: int, cleaned_to: int, is_there: bool) -> None:  # noqa: FBT001
-    """In a compacted log, too, a gap above both is what a power cut left: the next segment begins at 12."""
+def test_a_gap_below_what_is_compacted_or_flushed_stays(recovery_point: int, cleaned_to: int, is_there: bool) -> None:  # noqa: FBT001
+    """In a compacted log, too, a gap above both was left by a power cut: the next segment begins at 12."""
     filesystem = log_with()
     path = f"{FOLDER}/{offset_name(6)}.log"
     content = filesystem.read_bytes(path)
@@ -419,10 +421,10 @@ def _nothing(_: MemoryFileSystem) -> None: ...
     ("damage", "log_start", "expected"),
     [(_damage_tail, 0, range(10)), (_damage_tail, 7, range(7, 10)), (_damage_tail, 11, range(0)), (_nothing, 13, range(13, 20))],
 )
-def test_a_crash_at_any_step_of_recovery_changes_nothing_of_its_outcome(
+def test_a_crash_at_any_step_of_recovery_does_not_change_its_result(
     damage: Callable[[MemoryFileSystem], None], log_start: int, expected: range, power: bool
 ) -> None:
-    """However often, and wherever, it is begun anew; every crash may be a power cut."""
+    """However often and wherever recovery starts again; every crash may be a power cut."""
     for crash_after in range(1, 60):
         filesystem = log_with()
         damage(filesystem)
@@ -451,7 +453,7 @@ def test_a_crash_at_any_step_of_recovery_changes_nothing_of_its_outcome(
 
 @pytest.mark.parametrize("operation", ["roll", "truncate", "truncate_fully", "close", "flush"])
 def test_a_crash_at_any_step_of_a_change_leaves_the_old_log_or_the_new(operation: str) -> None:
-    """Of a truncation any part may have happened, from the end; of the others nothing is seen in the records."""
+    """A truncation may be partly done, from the end; the other changes do not show in the records."""
     changes: dict[str, Callable[[Log], object]] = {
         "roll": lambda log: log.roll(NOW_MS),
         "truncate": lambda log: log.truncate_to(4, now_ms=NOW_MS),
@@ -471,7 +473,7 @@ def test_a_crash_at_any_step_of_a_change_leaves_the_old_log_or_the_new(operation
         except SimulatedCrashError:
             finished = False
         filesystem.crash_process()
-        # The journal has a full truncation's start before it begins.
+        # The journal has the start of a full truncation before the truncation begins.
         log, _ = load(filesystem, recovery_point=4, log_start_offset=500 if operation == "truncate_fully" else 0)
         seen.add(log.log_end_offset)
         if operation == "truncate_fully":

@@ -1,4 +1,7 @@
-"""What a log does in single cases: limits, errors of the disk, timestamps, rolling, following. Histories are in `test_log_machine`."""
+"""Single cases of a log: limits, errors of the disk, timestamps, rolling.
+
+`test_log_following` has what a follower does, `test_log_machine` histories.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.compression import Compression
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.records import build_batch, iterate_batches, iterate_records
+from lowtide.protocol.records import iterate_batches, iterate_records
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.storage.errors import StorageError
 from lowtide.storage.log.loader import create_log, load_log
-from lowtide.storage.log.log import AppendedBatch, FollowerAppend, Log, LogConfig, SegmentCache
+from lowtide.storage.log.log import AppendedBatch, Log, LogConfig, SegmentCache
 from lowtide.storage.log.log_place import KnownLog, LogPlace
 from lowtide.storage.log.timestamps import TimestampedOffset
-from lowtide.storage.log.validator import ValidatedBatch, ValidationRules, validate_produce
+from lowtide.storage.log.validation_rules import ValidationRules
+from lowtide.storage.log.validator import ValidatedBatch, validate_produce
 
 NOW_MS = 1_700_000_000_000
 SMALL_SEGMENTS = LogConfig(segment_bytes=400, index_interval_bytes=100)
@@ -71,7 +76,7 @@ def test_a_batch_gets_its_offsets_and_its_leader_epoch() -> None:
     assert log.high_watermark == 0, "an append commits nothing"
 
 
-def test_log_append_time_is_told() -> None:
+def test_log_append_time_is_returned() -> None:
     log = new_log(LogConfig(message_timestamp_type="LogAppendTime"))
     assert append(log, 5, rules=ValidationRules(timestamp_type="log_append")).log_append_time_ms == NOW_MS
 
@@ -83,7 +88,7 @@ def test_a_batch_that_no_segment_can_hold_is_refused() -> None:
 
 
 def test_a_repeated_batch_of_an_idempotent_producer_is_answered_and_not_written() -> None:
-    """R5; the time of a duplicate is told even under CreateTime, as Kafka does."""
+    """R5; the timestamp of a duplicate is returned even under CreateTime, as in Kafka."""
     log = new_log()
     sent = batch(NOW_MS - 5, producer_id=7, producer_epoch=0, base_sequence=0)
     log.append_as_leader(sent, leader_epoch=0, now_ms=NOW_MS)
@@ -96,7 +101,7 @@ def test_a_repeated_batch_of_an_idempotent_producer_is_answered_and_not_written(
 
 @pytest.mark.parametrize("free_bytes", [0, 1, 15, 16, 60, 61, 68])
 def test_a_full_disk_refuses_appends_and_leaves_whole_batches(free_bytes: int) -> None:
-    """A short write first; then reads and deletes go on, and so do appends once there is space."""
+    """After a short write, reads and deletes continue, and so do appends once there is space."""
     filesystem = MemoryFileSystem()
     log = new_log(filesystem=filesystem)
     append(log)
@@ -145,8 +150,8 @@ def test_a_full_disk_at_a_flush_loses_nothing_that_is_to_be_synced() -> None:
     assert {file.path.rpartition(".")[2] for file in barrier.files} == {"log", "index", "timeindex", "snapshot", "tmp"}
 
 
-def test_a_failing_disk_ends_appending() -> None:
-    """The directory is to go offline; nothing is written any more."""
+def test_a_failing_disk_ends_appends() -> None:
+    """The directory must go offline; nothing more is written."""
     filesystem = MemoryFileSystem()
     log = new_log(filesystem=filesystem)
     append(log)
@@ -167,7 +172,7 @@ def test_a_segment_rolls_by_size_by_age_and_by_full_index() -> None:
         append(by_age, NOW_MS + number * 600)
         append(by_index)
     assert [segment.base_offset for segment in by_size.segments] == [0, 1, 2, 3]
-    assert [segment.base_offset for segment in by_age.segments] == [0, 2], "a segment's age is counted in its records' time"
+    assert [segment.base_offset for segment in by_age.segments] == [0, 2], "the age of a segment is in timestamps of its records"
     assert [segment.base_offset for segment in by_index.segments] == [0, 3]
 
 
@@ -201,7 +206,7 @@ def test_the_first_batch_is_whole_and_the_last_one_may_be_cut() -> None:
     assert len(content_at(log, 1, 1 << 20)) == 2 * size
 
 
-def test_out_of_range_is_told_below_the_start_and_above_the_end_only() -> None:
+def test_only_offsets_below_the_start_and_above_the_end_are_out_of_range() -> None:
     """D9; an offset between high watermark and log end is an empty read, not an error."""
     log = new_log()
     append(log, 1, 2, 3, 4)
@@ -225,7 +230,7 @@ def test_a_straddling_batch_is_read_whole_and_does_not_lower_the_log_start() -> 
     assert (log.log_start_offset, log.segments[0].base_offset) == (3, 0)
 
 
-def test_a_slice_outlives_the_deletion_of_its_segment_and_dies_with_a_truncation() -> None:
+def test_a_slice_survives_the_deletion_of_its_segment_and_ends_with_a_truncation() -> None:
     log = new_log(SMALL_SEGMENTS)
     filesystem = log._filesystem
     for _ in range(4):
@@ -253,7 +258,7 @@ def test_the_open_files_of_closed_segments_are_bounded() -> None:
         append(log, value=b"x" * 150)
     for offset in range(9):
         content_at(log, offset)
-        assert len(log.files_to_close()) <= 3, "two closed ones and the one that is written"
+        assert len(log.files_to_close()) <= 3, "two closed segments and the active one"
     assert len(log.segments) == 9
 
 
@@ -271,7 +276,7 @@ def test_bytes_between_counts_what_a_reader_would_get() -> None:
 
 
 def test_a_failing_read_is_a_storage_error() -> None:
-    """The caller takes the directory offline; nobody gets other bytes instead."""
+    """The caller takes the directory offline; no reader receives other bytes."""
     log = new_log(LogConfig(index_interval_bytes=0))
     append(log)
     append(log, 1, 2)
@@ -281,7 +286,7 @@ def test_a_failing_read_is_a_storage_error() -> None:
 
 
 def test_deleting_everything_keeps_the_end() -> None:
-    """D10: no offset is given twice."""
+    """D10: no offset is assigned twice."""
     log = new_log(SMALL_SEGMENTS)
     for _ in range(3):
         append(log, value=b"x" * 150)
@@ -294,7 +299,7 @@ def test_deleting_everything_keeps_the_end() -> None:
 
 
 def test_a_delete_that_a_truncation_overtook_changes_nothing() -> None:
-    """The offsets above the cut were given anew: nobody asked to delete those records."""
+    """The offsets above the truncation were assigned again: no delete covers the new records."""
     log = new_log()
     for _ in range(10):
         append(log)
@@ -329,7 +334,7 @@ def test_a_truncation_below_the_first_segment_starts_over() -> None:
 
 
 def test_a_full_truncation_moves_everything_together() -> None:
-    """KAFKA-9491: log, high watermark, epochs and producers."""
+    """KAFKA-9491: this holds for log, high watermark, epochs and producers."""
     log = new_log(SMALL_SEGMENTS)
     for number in range(3):
         append(log, value=b"x" * 150, producer_id=7, producer_epoch=0, base_sequence=number)
@@ -344,7 +349,7 @@ def test_a_full_truncation_moves_everything_together() -> None:
 
 
 def test_a_new_segment_never_takes_the_name_of_one_whose_files_are_still_to_be_renamed() -> None:
-    """The worker renames later; what it renames must be the old segment's files."""
+    """The worker renames later; it must rename the old segment's files."""
     log = new_log(SMALL_SEGMENTS)
     for _ in range(3):
         append(log, value=b"x" * 150)
@@ -360,8 +365,8 @@ def test_a_new_segment_never_takes_the_name_of_one_whose_files_are_still_to_be_r
     assert b"new" in content_at(log, 1)
 
 
-def test_segments_of_a_log_that_is_deleted_are_not_looked_for_in_its_successor() -> None:
-    """The folder's name may be another topic's by the time when the worker gets to it."""
+def test_segments_of_a_log_that_is_deleted_are_not_searched_in_its_successor() -> None:
+    """When the worker runs, the folder may already have another topic's log."""
     log = new_log(SMALL_SEGMENTS)
     for _ in range(2):
         append(log, value=b"x" * 150)
@@ -375,7 +380,7 @@ def test_segments_of_a_log_that_is_deleted_are_not_looked_for_in_its_successor()
 
 
 def test_a_timestamp_never_finds_a_deleted_record() -> None:
-    """D11: the search goes into batches, compressed ones too, and begins at the log start."""
+    """D11: the search reads records inside batches, compressed ones too, and begins at the log start."""
     for compression in (Compression.NONE, Compression.LZ4):
         log = new_log()
         append(log, 100, 300, 200, 400, compression=compression)
@@ -391,7 +396,7 @@ def test_a_timestamp_never_finds_a_deleted_record() -> None:
 
 
 def test_a_segment_whose_newest_record_is_deleted_does_not_hide_the_next_one() -> None:
-    """Kafka answers "none" here; there is a record, so it is found."""
+    """Kafka returns no record here; there is one, so it is found."""
     log = new_log(LogConfig(segment_bytes=200))
     append(log, 500, 100, 100)
     append(log, 600, value=b"x" * 100)
@@ -404,8 +409,8 @@ def test_a_segment_whose_newest_record_is_deleted_does_not_hide_the_next_one() -
     assert (found.offset, found.timestamp) == (3, 600)
 
 
-def test_the_largest_timestamp_is_the_first_of_equals_and_does_not_mind_the_log_start() -> None:
-    """As Kafka answers it."""
+def test_the_largest_timestamp_is_the_first_of_equals_and_ignores_the_log_start() -> None:
+    """As in Kafka."""
     log = new_log()
     assert log.search_max_timestamp() is None
     append(log, -1, -1)
@@ -449,62 +454,3 @@ def test_a_search_by_timestamp_is_a_scan_of_the_records(batches: list[list[int]]
         assert isinstance(newest, TimestampedOffset)
         assert newest.timestamp == max(timestamps[first:])
         assert newest.offset == timestamps.index(newest.timestamp, first)
-
-
-def test_a_follower_takes_batches_as_they_are() -> None:
-    """P1: the bytes, offsets and epochs of the leader; a batch that is cut at the end is fetched again."""
-    leader, follower = new_log(), new_log(SMALL_SEGMENTS)
-    append(leader, 1, 2, leader_epoch=3)
-    append(leader, 3, leader_epoch=4, producer_id=9, producer_epoch=0, base_sequence=0)
-    append(leader, 4, leader_epoch=4)
-    content = content_at(leader, 0)
-    taken = follower.append_as_follower(memoryview(content)[:-5], now_ms=NOW_MS)
-    assert isinstance(taken, FollowerAppend)
-    assert (taken.first_offset, taken.last_offset, follower.log_end_offset) == (0, 2, 3)
-    assert follower.append_as_follower(memoryview(content_at(leader, 3)), now_ms=NOW_MS) == FollowerAppend(
-        3, 3, len(content_at(leader, 3)), []
-    )
-    assert content_at(follower, 0) == content
-    assert follower.leader_epochs.entries() == leader.leader_epochs.entries()
-    assert follower.producer_state.producers[9].last_sequence == 0
-
-
-@pytest.mark.parametrize("position", [12 + 5, 21, 70])
-def test_a_follower_takes_nothing_with_a_wrong_checksum(position: int) -> None:
-    """S3."""
-    leader, follower = new_log(), new_log()
-    append(leader, 1, 2)
-    content = bytearray(content_at(leader, 0))
-    content[position] ^= 1
-    assert follower.append_as_follower(memoryview(content), now_ms=NOW_MS) == ErrorCode.CORRUPT_MESSAGE
-    assert follower.size_bytes == 0
-
-
-def test_a_follower_takes_no_offset_twice() -> None:
-    leader, follower = new_log(), new_log()
-    append(leader, 1, 2)
-    append(leader, 3)
-    content = memoryview(content_at(leader, 0))
-    follower.append_as_follower(content, now_ms=NOW_MS)
-    assert follower.append_as_follower(content, now_ms=NOW_MS) == ErrorCode.OFFSET_OUT_OF_RANGE
-    assert follower.log_end_offset == 3
-
-
-@pytest.mark.parametrize("with_old_records", [False, True])
-def test_an_empty_follower_takes_a_batch_that_straddles_its_log_start(with_old_records: bool) -> None:
-    """KAFKA-6975: the log start lies inside the leader's batch, and stays where it is."""
-    leader = new_log()
-    append(leader, *range(10))
-    append(leader, 11)
-    follower = new_log(log_start=0 if with_old_records else 7)
-    if with_old_records:
-        append(follower, *range(7))
-        follower.advance_high_watermark(7)
-        follower.request_log_start(7)
-        follower.make_log_start_visible(7)
-    taken = follower.append_as_follower(memoryview(content_at(leader, 7)), now_ms=NOW_MS)
-    assert isinstance(taken, FollowerAppend)
-    assert (follower.log_start_offset, follower.log_end_offset) == (7, 11)
-    assert follower.leader_epochs.entries() == [(0, 7)]
-    assert content_at(follower, 7) == content_at(leader, 7)
-    assert follower.read(6, 10, end_offset=11).error_code == ErrorCode.OFFSET_OUT_OF_RANGE

@@ -1,7 +1,7 @@
 """A log under any sequence of operations, stops, crashes and power cuts, beside a model that is a plain list.
 
-Protected: D5-D7, D9-D12, R1-R3, S1-S3 and S5 of docs/invariants.md, as far as one replica can break them. A disk that loses, keeps and
-tears unsynced changes by chance stands for the real one.
+Protected: D5-D7, D9-D12, R1-R3, S1-S3 and S5 of docs/invariants.md, as far as one replica can violate them. The simulated disk loses, keeps
+and tears unsynced changes at random.
 """
 
 from __future__ import annotations
@@ -13,15 +13,20 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.records import Record, build_batch, iterate_batches, iterate_records
+from lowtide.protocol.records import Record, iterate_batches, iterate_records
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.committer import Barrier
 from lowtide.runtime.filesystem.memory import MemoryFileSystem, SimulatedCrashError
+from lowtide.storage.log.hole import Hole
 from lowtide.storage.log.loader import create_log, load_log
 from lowtide.storage.log.log import AppendedBatch, FileSlice, LogConfig, RemovedSegment, SegmentCache
 from lowtide.storage.log.log_place import KnownLog, LogPlace
-from lowtide.storage.log.validator import ValidatedBatch, ValidationRules, validate_produce
+from lowtide.storage.log.pending_hole import PendingHole
+from lowtide.storage.log.validation_rules import ValidationRules
+from lowtide.storage.log.validator import ValidatedBatch, validate_produce
+from tests.examples import examples
 
 DIRECTORY = "/disk/flights-0"
 CONFIG = LogConfig(segment_bytes=700, index_interval_bytes=100)
@@ -64,7 +69,7 @@ def carry_out(filesystem: MemoryFileSystem, barrier: Barrier | None) -> None:
 
 
 def records_of(content: bytes) -> list[Record]:
-    """All records of the whole batches in an answer to a fetch; checksums checked."""
+    """All records of the whole batches in an answer to a fetch; checksums are checked."""
     found: list[Record] = []
     for position, header in iterate_batches(content):
         found.extend(iterate_records(content[position : position + header.size_bytes], max_bytes=1 << 20))
@@ -87,6 +92,8 @@ class LogMachine(RuleBasedStateMachine):
         self.unsent: list[RemovedSegment] = []
         self.in_flight: list[Row] = []
         self.cutting_to: int | None = None
+        self.pending: PendingHole | None = None
+        self.noted: Hole | None = None
 
     @initialize(seed=st.integers(0, 2**32), sync_first=st.booleans())
     def create(self, seed: int, sync_first: bool) -> None:
@@ -101,7 +108,7 @@ class LogMachine(RuleBasedStateMachine):
         if sync_first:
             self.flush()
 
-    # What a log is asked to do
+    # Operations on a log
 
     def _append(self, sizes: list[int], idempotent: bool) -> None:
         base_sequence = self.next_sequence if idempotent else -1
@@ -147,7 +154,7 @@ class LogMachine(RuleBasedStateMachine):
         offset = self.log_start + round((self.high_watermark - self.log_start) * share)
         self.log.request_log_start(offset)
         assert self.log.log_start_offset == self.log_start, "visible before it was durable"
-        self.log_start = max(self.log_start, offset)  # the journal is durable from here on
+        self.log_start = max(self.log_start, offset)  # from here on the journal is durable
         self._advance(offset, send_away)
 
     def _advance(self, offset: int, send_away: bool) -> None:
@@ -182,7 +189,7 @@ class LogMachine(RuleBasedStateMachine):
         del self.rows[end:]
         self.synced_end = min(self.synced_end, end)
         self.high_watermark = min(self.high_watermark, end)
-        # Where the log start lies inside the batch that was cut, nothing is left below it but offsets.
+        # If the log start lies inside the batch that was cut, only offsets are left below it.
         if end > 0 and self.rows[-1].batch_last >= end:
             for offset in range(self.rows[-1].batch_base, end):
                 self.rows[offset] = Row(b"", -1, offset, offset, -1)
@@ -201,7 +208,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(share=st.floats(0, 1), sizes=sizes)
     def truncate_while_flushing(self, share: float, sizes: list[int]) -> None:
-        """A barrier that was made before a truncation proves nothing about what is written after it."""
+        """A barrier from before a truncation proves nothing about later writes."""
         end = self.log.log_end_offset
         barrier = self.log.flush_barrier()
         before = self.log.recovery_point
@@ -222,10 +229,81 @@ class LogMachine(RuleBasedStateMachine):
         if read.slice is not None:
             self.slices = [*self.slices[-5:], (read.slice, read.slice.file.pread(read.slice.size, read.slice.position))]
 
-    # Ends of a life
+    # Holes
+
+    @rule()
+    def begin_hole(self) -> None:
+        """As a round of a directory does: the notes are durable before anything is made."""
+        if self.log.pending_hole is not None:
+            return
+        for path in self.log.snapshot_for_hole():
+            self.filesystem.open(path).sync()
+            self.filesystem.sync_directory(DIRECTORY)
+        self.pending = self.log.begin_hole()
+        if self.pending is not None:
+            self.noted = self.pending.hole
+
+    @rule()
+    def make_hole(self) -> None:
+        pending = self.pending
+        if pending is not None and not pending.is_read():
+            pending.make(self.filesystem)
+            self.log.on_hole_made(pending)
+            self.pending = None
+
+    @rule()
+    def read_no_more(self) -> None:
+        self.slices = []
+
+    @rule(share=st.floats(0, 1), holds=st.booleans(), makes=st.booleans())
+    def delete_into_a_hole(self, share: float, holds: bool, makes: bool) -> None:
+        """As a consumer that deletes what it has read, maybe while another one reads it."""
+        if holds:
+            self.hold_slice(2000, 0.0)
+        self.commit()
+        self.delete_prefix(share, send_away=True)
+        self.begin_hole()
+        if makes:
+            self.make_hole()
+
+    @rule(share=st.floats(0, 1), power=st.booleans())
+    def die_behind_a_hole(self, share: float, power: bool) -> None:
+        """All is synced but the hole."""
+        self.flush()
+        self.slices = []
+        self.make_hole()
+        self.delete_into_a_hole(share, holds=False, makes=True)
+        if power:
+            self.cut_power()
+        else:
+            self.kill()
+
+    @rule(share=st.one_of(st.just(0.0), st.floats(0, 1)), sizes=sizes, times=st.integers(1, 4))
+    def truncate_below_the_log_start(self, share: float, sizes: list[int], times: int) -> None:
+        """What comes then begins where the hole is, or was to be: its worker comes late."""
+        if not self.log_start:
+            return
+        first = self.log.segments[0].base_offset
+        offset = first + int((self.log_start - first) * share)
+        self.cutting_to = offset
+        truncation = self.log.truncate_to(offset, now_ms=self.now_ms)
+        carry_out(self.filesystem, truncation.barrier)
+        for segment in truncation.removed:
+            segment.unlink(self.filesystem)
+        self.log_start = self.log.log_start_offset
+        assert self.log_start == offset
+        self._forget_from(offset)
+        self.cutting_to = None
+        for _ in range(times):
+            self._append(sizes, idempotent=False)
+        self.slices = []
+        self.make_hole()
+
+    # Stops, crashes and power cuts
 
     @rule()
     def stop_cleanly(self) -> None:
+        self.log.abandon_holes()
         end = self.log.log_end_offset
         barrier = self.log.close()
         carry_out(self.filesystem, barrier)
@@ -249,13 +327,13 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(
         after=st.integers(1, 12),
-        operation=st.sampled_from(["append", "roll", "truncate", "flush", "delete", "load"]),
+        operation=st.sampled_from(["append", "roll", "truncate", "flush", "delete", "load", "hole"]),
         power=st.booleans(),
         share=st.floats(0, 1),
         sizes=sizes,
     )
     def die_in_the_middle(self, after: int, operation: str, power: bool, share: float, sizes: list[int]) -> None:
-        """Crashes before the n-th change to the disk that an operation makes, or right behind the operation if it makes fewer."""
+        """Crashes before the n-th change to the disk of an operation, or right after the operation if it has fewer changes."""
         lowest = min(self.synced_end if power else len(self.rows), len(self.rows))
         self.filesystem.crash_at = self.filesystem.operation_count + after
         self.in_flight = []
@@ -284,6 +362,10 @@ class LogMachine(RuleBasedStateMachine):
             self._truncate(self.log_start + round((len(self.rows) - self.log_start) * share))
         elif operation == "flush":
             self.flush()
+        elif operation == "hole":
+            self.begin_hole()
+            self.slices = []
+            self.make_hole()
         elif operation == "delete":
             self.log.advance_high_watermark(len(self.rows))
             self.high_watermark = len(self.rows)
@@ -302,12 +384,13 @@ class LogMachine(RuleBasedStateMachine):
         return {
             "recovery_point": self.synced_end,
             "log_start_offset": self.log_start,
+            "hole": self.noted,
         }
 
     def _load(self, *, clean: bool, lowest: int) -> None:
-        self.slices, self.unsent = [], []
+        self.slices, self.unsent, self.pending = [], [], None
         if not self.filesystem.is_directory(DIRECTORY):
-            # The folder itself was never synced: nothing in it was promised.
+            # The folder itself was never synced: no record in it was acknowledged as durable.
             assert lowest == 0
             self.filesystem.make_directories(DIRECTORY)
         cache = SegmentCache(open_max=2)
@@ -324,7 +407,7 @@ class LogMachine(RuleBasedStateMachine):
             now_ms=self.now_ms,
         )
         end = self.log.log_end_offset
-        assert max(lowest, self.log_start) <= end <= len(self.rows), "lost what was promised, or made something up"
+        assert max(lowest, self.log_start) <= end <= len(self.rows), "a promised record is lost, or the log has more than was written"
         assert end == self.log_start or end == len(self.rows) or self.rows[end].batch_base == end, "half a batch was kept"
         self._forget_from(end)
         self.high_watermark = self.log.high_watermark
@@ -400,5 +483,5 @@ class LogMachine(RuleBasedStateMachine):
             assert entry.last_sequence == last[-1].last_sequence
 
 
-LogMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+LogMachine.TestCase.settings = settings(max_examples=examples(80), stateful_step_count=40, deadline=None)
 test_any_history_of_a_log = LogMachine.TestCase

@@ -1,4 +1,4 @@
-"""The order of a log's offsets: no change leaves them out of it, and what must move together does (D5, D6)."""
+"""The order of a log's offsets: every change keeps the order, and offsets that must move together do (D5, D6)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def offsets(log_start: int = 10, high_watermark: int = 20, log_end: int = 30, re
     return LogOffsets(log_start_offset=log_start, log_end_offset=log_end, high_watermark=high_watermark, recovery_point=recovery_point)
 
 
-def test_loading_brings_what_the_checkpoints_say_between_log_start_and_log_end() -> None:
+def test_loading_bounds_the_checkpoints_by_log_start_and_log_end() -> None:
     """KAFKA-8306, KAFKA-10101: checkpoints that are behind or ahead of the data."""
     behind = offsets(high_watermark=0, recovery_point=0)
     assert (behind.high_watermark, behind.recovery_point) == (10, 10)
@@ -55,8 +55,8 @@ def test_a_cut_above_the_log_start_lowers_all_ends_and_ends_a_rise_above_it() ->
     assert (log.log_start_offset, log.log_start_pending, log.high_watermark, log.recovery_point, log.log_end_offset) == (10, 10, 12, 12, 12)
 
 
-def test_a_cut_below_the_log_start_takes_the_log_start_along() -> None:
-    """D5: the only way in which a log start falls; it is then also the end."""
+def test_a_cut_below_the_log_start_lowers_the_log_start() -> None:
+    """D5: the only case in which a log start falls; it then equals the log end."""
     log = offsets()
     log.cut(4)
     assert (log.log_start_offset, log.log_start_pending, log.high_watermark, log.recovery_point, log.log_end_offset) == (4,) * 5
@@ -69,8 +69,8 @@ def test_the_high_watermark_stops_at_the_log_end_and_never_falls() -> None:
     assert log.high_watermark == 30
 
 
-def test_a_log_that_begins_anew_has_nothing_uncommitted() -> None:
-    """KAFKA-9491: a full truncation moved the log start and left the high watermark behind it."""
+def test_a_log_with_a_new_start_has_nothing_uncommitted() -> None:
+    """KAFKA-9491: a full truncation moved the log start and not the high watermark."""
     log = offsets()
     log.restart(log_start_offset=500, log_end_offset=500)
     assert (log.log_start_offset, log.high_watermark, log.recovery_point, log.log_end_offset) == (500,) * 4

@@ -1,4 +1,4 @@
-"""Open files of segments: bounded, whatever the number of logs, and pinned by who reads them."""
+"""Open files of segments: bounded for any number of logs, and pinned by their readers."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.records import build_batch
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.storage.errors import FailureKind, StorageError
@@ -16,7 +16,8 @@ from lowtide.storage.log.loader import KnownLog, LogPlace, create_log, load_log
 from lowtide.storage.log.log import AppendedBatch, Log, LogConfig, SegmentCache
 from lowtide.storage.log.open_files import OpenFiles
 from lowtide.storage.log.segment_file import FileSlice
-from lowtide.storage.log.validator import ValidatedBatch, ValidationRules, validate_produce
+from lowtide.storage.log.validation_rules import ValidationRules
+from lowtide.storage.log.validator import ValidatedBatch, validate_produce
 
 NOW_MS = 1_700_000_000_000
 SMALL_SEGMENTS = LogConfig(segment_bytes=400, index_interval_bytes=100)
@@ -94,7 +95,7 @@ def test_many_logs_are_loaded_in_few_descriptors(clean: bool):  # noqa: FBT001
 
 
 def test_a_log_with_many_segments_is_flushed_in_few_descriptors():
-    """A flush opens what is closed when it syncs it."""
+    """A flush opens closed files when it syncs them."""
     disk = Disk(files_max=3, open_files_max=5)
     log = disk.create("t")
     for _ in range(20):
@@ -125,11 +126,11 @@ def test_a_file_that_is_used_stays_open_while_others_come_and_go():
         append(hot)
         append(disk.create(f"t{number}"))
         closed_count += not hot.segments[-1].is_open
-    assert closed_count <= 80 / 8, "the clock closes a used file once a round, at most"
+    assert closed_count <= 80 / 8, "the clock algorithm closes a used file at most once a round"
 
 
 def test_reads_never_take_more_than_there_are():
-    """Answers that wait for their clients hold all files: further reads fail, as a lack of descriptors and not as a broken disk."""
+    """Answers that wait for their clients hold all files: further reads fail for lack of descriptors, not as a disk failure."""
     disk = Disk(files_max=4)
     logs = [disk.create(f"t{number}") for number in range(10)]
     for log in logs:
@@ -143,7 +144,7 @@ def test_reads_never_take_more_than_there_are():
     assert content(read(logs[5]))
 
 
-def test_writes_go_on_while_answers_hold_all_files():
+def test_writes_continue_while_answers_hold_all_files():
     disk = Disk(files_max=8)
     logs = [disk.create(f"t{number}") for number in range(10)]
     for log in logs:
@@ -179,7 +180,7 @@ def test_a_roll_that_finds_no_descriptor_leaves_the_log_as_it_was():
     assert len(content(read(log, 2))) > 200
 
 
-def test_an_append_to_an_open_file_asks_nobody(monkeypatch: pytest.MonkeyPatch):
+def test_an_append_to_an_open_file_makes_no_system_call_for_it(monkeypatch: pytest.MonkeyPatch):
     disk = Disk(files_max=4)
     log = disk.create("t")
 

@@ -1,4 +1,4 @@
-"""Idempotent producers: what is a duplicate, what is out of order, who is forgotten, and snapshots byte for byte."""
+"""Idempotent producers: duplicates, batches out of order, expired producers, and snapshots byte for byte."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ from collections.abc import Callable
 import pytest
 from crc32c import crc32c
 
+from lowtide.protocol.batch_building import build_batch
+from lowtide.protocol.control_records import ControlRecord, ControlRecordType, build_end_transaction_marker
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.records import ControlRecord, ControlRecordType, build_batch, build_end_transaction_marker, read_batch_header
-from lowtide.storage.log.producer_state import (
-    ACCEPTED,
-    CorruptSnapshotError,
-    Duplicate,
-    ProducerStateManager,
-    decode_snapshot,
-)
+from lowtide.protocol.records import read_batch_header
+from lowtide.storage.log.producer_snapshot import CorruptSnapshotError, decode_snapshot
+from lowtide.storage.log.producer_state import ACCEPTED, Duplicate, ProducerStateManager
 
+from .producing import header_of
 from .test_log import NOW_MS, AppendedBatch, new_log
 from .test_log import batch as log_batch
 
@@ -45,16 +43,8 @@ def add(
     transactional: bool = False,
 ) -> None:
     """Append one batch; its max timestamp is a function of its offset."""
-    state.update(
-        producer,
-        epoch,
-        sequence,
-        base_offset=base_offset,
-        record_count=count,
-        max_timestamp=1000 + base_offset,
-        now_ms=now_ms,
-        is_transactional=transactional,
-    )
+    batch = header_of(producer, epoch, sequence, count, max_timestamp=1000 + base_offset, is_transactional=transactional)
+    state.update(batch, base_offset=base_offset, now_ms=now_ms)
 
 
 @pytest.mark.parametrize("sequence", [0, 1, 500, 2**31 - 1])
@@ -71,8 +61,8 @@ def test_only_the_next_sequence_is_accepted() -> None:
         assert state.check(7, 0, sequence, count) is OUT_OF_ORDER, (sequence, count)
 
 
-def test_a_duplicate_tells_where_it_was_appended() -> None:
-    """Protects retries after a lost answer: they get the first append's offsets, and its timestamp."""
+def test_a_duplicate_returns_where_it_was_appended() -> None:
+    """Protects retries after a lost response: they receive the offsets and the timestamp of the first append."""
     state = appended((10, 0, 3), (20, 3, 2))
     assert state.check(7, 0, 0, 3) == Duplicate(10, 12, 1010)
     assert state.check(7, 0, 3, 2) == Duplicate(20, 21, 1020)
@@ -137,7 +127,7 @@ def test_producers_do_not_disturb_each_other() -> None:
 
 
 def test_producers_survive_the_deletion_of_their_records() -> None:
-    """The producer goes on, and a retry of its last batch is still a duplicate (KAFKA-7190)."""
+    """The producer continues, and a retry of its last batch is still a duplicate (KAFKA-7190)."""
     log = new_log()
     sent = log_batch(NOW_MS, producer_id=7, producer_epoch=0, base_sequence=0)
     log.append_as_leader(sent, leader_epoch=0, now_ms=NOW_MS)
@@ -150,7 +140,7 @@ def test_producers_survive_the_deletion_of_their_records() -> None:
 
 
 def test_a_plain_batch_within_a_transaction_is_refused() -> None:
-    """Protects transactions from batches that would be visible whatever becomes of them."""
+    """Protects transactions from batches that would be visible even if the transaction aborts."""
     state = ProducerStateManager()
     add(state, 30, 0, transactional=True)
     add(state, 31, 1, transactional=True)
@@ -162,8 +152,8 @@ def test_a_plain_batch_within_a_transaction_is_refused() -> None:
 
 
 def test_expiry_counts_from_the_last_append() -> None:
-    """Protects active producers, whatever timestamps their records carry, and open transactions at any age."""
-    state = ProducerStateManager(expiration_ms=1000)
+    """Protects active producers, whatever timestamps their records have, and open transactions at any age."""
+    state = ProducerStateManager(expiration_ms=lambda: 1000)
     add(state, 0, 0, producer=1, now_ms=NOW)
     add(state, 1, 0, producer=2, now_ms=NOW)
     add(state, 2, 1, producer=2, now_ms=NOW + 1)
@@ -175,7 +165,7 @@ def test_expiry_counts_from_the_last_append() -> None:
 
 
 def test_the_number_of_producers_is_bounded() -> None:
-    """Protects memory from clients that never reuse an id: the longest idle go, open transactions stay."""
+    """Protects memory from clients that never reuse an id: those idle for longest are removed, open transactions stay."""
     state = ProducerStateManager(maximum_producers=16)
     add(state, 0, 0, producer=0, now_ms=NOW - 9, transactional=True)
     for producer in range(1, 100):
@@ -197,7 +187,7 @@ def test_replay_equals_appending() -> None:
 
 
 def test_replay_takes_an_older_epoch_as_the_leader_wrote_it() -> None:
-    """Protects followers, which must not judge again what is in the log."""
+    """Protects followers, which must not validate again what is in the log."""
     state = appended((0, 0, 1), epoch=5)
     batch = build_batch([(NOW, None, None, ())], base_offset=1, producer_id=7, producer_epoch=2, base_sequence=8)
     state.replay(read_batch_header(batch), now_ms=NOW)
@@ -209,7 +199,7 @@ def test_markers_end_transactions() -> None:
     state = ProducerStateManager()
     add(state, 30, 0, transactional=True)
     marker = build_end_transaction_marker(
-        ControlRecordType.COMMIT, timestamp_ms=NOW, producer_id=7, producer_epoch=1, coordinator_epoch=12, base_offset=31
+        ControlRecord(ControlRecordType.COMMIT, 12), timestamp_ms=NOW, producer_id=7, producer_epoch=1, base_offset=31
     )
     state.replay(read_batch_header(marker), now_ms=NOW, control=ControlRecord(ControlRecordType.COMMIT, 12))
     entry = state.producers[7]
@@ -311,8 +301,8 @@ def test_a_snapshot_beyond_the_bound_is_cut_to_it() -> None:
 @pytest.mark.parametrize(
     "forget", [ProducerStateManager.reset, lambda state: state.load_snapshot(ProducerStateManager().encode_snapshot(), now_ms=NOW)]
 )
-def test_reset_forgets_everybody(forget: Callable[[ProducerStateManager], None]) -> None:
-    """Protects truncation: nothing of the old log's producers may stay."""
+def test_reset_forgets_all_producers(forget: Callable[[ProducerStateManager], None]) -> None:
+    """Protects truncation: no producer of the old log may stay."""
     state = appended((0, 0, 1))
     forget(state)
     assert not state.producers

@@ -1,4 +1,4 @@
-"""Producers against a network that loses answers: whatever is retried, reordered or restored, the log has each record once, in order."""
+"""Producers on a network that loses responses: after any retry, reordering or restore, the log has each record once, in order."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.records import build_batch, read_batch_header
+from lowtide.protocol.records import read_batch_header
 from lowtide.storage.log.producer_state import Accepted, Duplicate, ProducerStateManager
+from tests.examples import examples
+
+from .producing import header_of
 
 NOW = 1_700_000_000_000
 PRODUCERS = st.integers(1, 3)
@@ -17,7 +21,7 @@ Batch = tuple[int, int, int, int]
 
 
 class Producers(RuleBasedStateMachine):
-    """Three producers, one log, and a model that knows every batch ever appended."""
+    """Three producers, one log, and a model with every batch ever appended."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,13 +52,13 @@ class Producers(RuleBasedStateMachine):
         else:
             assert isinstance(outcome, Accepted)
             base = self.next_offset
-            self.state.update(producer, epoch, sequence, base_offset=base, record_count=count, max_timestamp=NOW + base, now_ms=NOW)
+            self.state.update(header_of(*batch, max_timestamp=NOW + base), base_offset=base, now_ms=NOW)
             self.log.append((base, batch))
             self.next_offset += count
 
     @rule(producer=PRODUCERS, count=st.integers(1, 4), lost=st.booleans())
     def produce(self, producer: int, count: int, lost: bool) -> None:
-        """The next batch is sent, or lost on the way: then the producer goes on, and what follows is out of order."""
+        """The next batch is sent, or lost on the way: then the producer continues, and its next batches are out of order."""
         batch = (producer, self.epochs[producer], self.next_sequences[producer], count)
         if not lost:
             self.send(batch)
@@ -74,12 +78,12 @@ class Producers(RuleBasedStateMachine):
 
     @rule(producer=PRODUCERS, epoch=st.integers(0, 3), sequence=st.integers(0, 12), count=st.integers(1, 4))
     def interfere(self, producer: int, epoch: int, sequence: int, count: int) -> None:
-        """Somebody uses the producer's id."""
+        """Another client uses the producer's id."""
         self.send((producer, epoch, sequence, count))
 
     @rule()
     def replay(self) -> None:
-        """The broker restarts and rebuilds the state from the log: nothing may be different."""
+        """The broker restarts and rebuilds the state from the log: the state must be the same."""
         rebuilt = ProducerStateManager()
         for offset, (producer, epoch, sequence, count) in self.log:
             records = [(NOW + offset, None, None, ())] * count
@@ -110,4 +114,4 @@ class Producers(RuleBasedStateMachine):
 
 
 TestProducers = Producers.TestCase
-TestProducers.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestProducers.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)

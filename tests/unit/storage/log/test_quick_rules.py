@@ -1,4 +1,4 @@
-"""Which batches can be checked while the event loop waits: the others are left to the worker, with the same outcome."""
+"""Which batches the event loop may validate itself: the others are left to the worker, with the same outcome."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import pytest
 from crc32c import crc32c
 
 from lowtide.protocol import native
+from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.compression import Compression
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.records import build_batch
-from lowtide.storage.log.validator import MAX_RECORDS, Rejection, ValidatedBatch, ValidationRules, validate_produce
+from lowtide.storage.log.rejections import Rejection
+from lowtide.storage.log.validation_rules import MAX_RECORDS, ValidationRules
+from lowtide.storage.log.validator import ValidatedBatch, validate_produce
 
 RULES = ValidationRules(quick_records=100, quick_bytes=10_000, quick_compression_bytes=1000, max_decompressed_bytes=100_000)
 
@@ -62,7 +64,7 @@ def test_compressing_much_takes_long() -> None:
     assert isinstance(validate_produce(batch(1, 900), rules, 1), ValidatedBatch)
     assert validate_produce(batch(2, 900), rules, 1) is None
     assert isinstance(validate_produce(batch(2, 900), rules.without_haste(), 1), ValidatedBatch)
-    assert isinstance(validate_produce(batch(2, 900, Compression.GZIP), rules, 1), ValidatedBatch), "it has that codec already"
+    assert isinstance(validate_produce(batch(2, 900, Compression.GZIP), rules, 1), ValidatedBatch), "it already has that codec"
 
 
 def test_a_batch_has_at_most_a_million_records() -> None:
@@ -78,8 +80,8 @@ def test_a_batch_has_at_most_a_million_records() -> None:
     assert rejection.error_code == ErrorCode.MESSAGE_TOO_LARGE
 
 
-def test_a_count_that_the_bytes_cannot_hold_is_a_fault_of_the_batch() -> None:
-    """And not of its size: sending it in two parts would not help."""
+def test_a_count_that_the_bytes_cannot_hold_is_an_error_of_the_batch() -> None:
+    """It is no error of the batch's size: sending it in two parts would not help."""
     count = MAX_RECORDS + 1
     header = bytearray(build_batch([(1, None, b"", ())]))
     header[23:27], header[57:61] = (count - 1).to_bytes(4, "big"), count.to_bytes(4, "big")

@@ -1,6 +1,6 @@
-"""A producer's last five batches are known again after a crash, wherever snapshots were taken: what it sends again is no gap.
+"""After a crash a producer's last five batches are still duplicates, wherever snapshots were taken: a retry is no gap in the sequence.
 
-A snapshot holds the last batch of each producer. One is taken at each roll, and when a log was recovered.
+A snapshot holds the last batch of each producer. A snapshot is written at each roll, and after a recovery.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ import pytest
 
 from lowtide.protocol.errors import ErrorCode
 from lowtide.storage.log.log import Log, LogConfig
-from lowtide.storage.log.producer_state import REMEMBERED_BATCHES, Duplicate
+from lowtide.storage.log.producer_entry import REMEMBERED_BATCHES
+from lowtide.storage.log.producer_state import Duplicate
 
 from .test_loader import CONFIG, append, load, log_with
 

@@ -1,4 +1,4 @@
-"""Why the oldest segment is still there, and when it goes: what is told agrees with what a pass does."""
+"""Why the oldest segment is still there, and when it goes: the explanation agrees with a retention pass."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ def outlooks(segments: list[FakeSegment], config: LogConfig, consumed: int | Non
     return explain(segments, RetentionOffsets(0, end, end, consumed), config, FakeTimes(), NOW_MS).outlooks
 
 
-def test_rules_that_time_fulfils_say_when() -> None:
+def test_rules_of_time_report_when_they_apply() -> None:
     segments = segments_of([5, NOW_MS - 100], [1])
     config = replace(KEEPS_ALL, retention_ms=1000, retention_commitoffset_ms=200)
     assert outlooks(segments, config) == (Outlook(Reason.CONSUMED), Outlook(Reason.TIME, NOW_MS + 901))
-    assert outlooks(segments, config, 1)[0] == Outlook(Reason.CONSUMED), "a group isn't past its end"
+    assert outlooks(segments, config, 1)[0] == Outlook(Reason.CONSUMED), "a group has not reached its end"
     assert outlooks(segments, config, 2)[0] == Outlook(Reason.CONSUMED, NOW_MS + 101)
 
 
-def test_the_rule_of_size_says_how_much_is_missing() -> None:
+def test_the_rule_of_size_reports_how_much_is_missing() -> None:
     segments = segments_of([1], [1, 1])
     told = [outlooks(segments, replace(KEEPS_ALL, retention_bytes=limit)) for limit in (21, 20)]
     assert told == [(Outlook(Reason.SIZE, bytes_missing=1),), (Outlook(Reason.SIZE, NOW_MS),)]
 
 
-def test_the_minimum_timestamp_waits_for_who_sets_it() -> None:
+def test_the_minimum_timestamp_waits_for_a_change_of_the_configuration() -> None:
     segments = segments_of([9], [1])
     told = [outlooks(segments, replace(KEEPS_ALL, log_retention_min_timestamp=limit)) for limit in (9, 10)]
     assert told == [(Outlook(Reason.MIN_TIMESTAMP),), (Outlook(Reason.MIN_TIMESTAMP, NOW_MS),)]
@@ -52,7 +52,7 @@ def test_what_keeps_it_whatever_the_rules_say() -> None:
     )
 
 
-def test_the_segment_that_is_told_is_the_first_above_the_log_start() -> None:
+def test_the_explained_segment_is_the_first_above_the_log_start() -> None:
     kept = explain(segments_of([1], [1, 1], [1]), RetentionOffsets(2, 4, 4), KEEPS_ALL, FakeTimes(), NOW_MS)
     assert (kept.first_offset, kept.end_offset, kept.is_active) == (2, 3, False)
     assert kept.outlooks == ()
@@ -61,7 +61,7 @@ def test_the_segment_that_is_told_is_the_first_above_the_log_start() -> None:
 @settings(deadline=None)
 @given(situations())
 def test_a_pass_deletes_it_exactly_when_a_rule_is_due(situation: tuple[list[FakeSegment], RetentionOffsets, LogConfig]) -> None:
-    """And whoever doesn't ask the groups would have got nothing from them."""
+    """A caller that does not ask the groups would not have learned more from them."""
     segments, offsets, config = situation
     kept = explain(segments, offsets, config, FakeTimes(), NOW_MS)
     due = [row.reason for row in kept.outlooks if row.goes_at_ms is not None and row.goes_at_ms <= NOW_MS]
@@ -76,7 +76,7 @@ def test_a_pass_deletes_it_exactly_when_a_rule_is_due(situation: tuple[list[Fake
 
 @settings(deadline=None)
 @given(situations())
-def test_what_is_told_of_time_comes_true(situation: tuple[list[FakeSegment], RetentionOffsets, LogConfig]) -> None:
+def test_the_time_that_is_explained_is_right(situation: tuple[list[FakeSegment], RetentionOffsets, LogConfig]) -> None:
     """At that millisecond a pass deletes the segment, and not one before."""
     segments, offsets, config = situation
     kept = explain(segments, offsets, config, FakeTimes(), NOW_MS)

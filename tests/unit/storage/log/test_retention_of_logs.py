@@ -1,7 +1,7 @@
-"""Retention of real logs over their life against a list of records: appends, idle times, deletes by clients, consumption, and passes by
+"""Retention of real logs over time against a list of records: appends, idle times, deletes by clients, consumption, and passes by
 changing rules, in any order.
 
-D14 for one log. The model knows each record's offset and timestamp, and the segment that it went into; the rules are applied to it one
+D14 for one log. The model has each record's offset, timestamp and segment; the rules are applied to it one
 deletion at a time.
 """
 
@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from lowtide.protocol.records import build_batch
+from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.storage.log.loader import create_log
@@ -22,7 +22,9 @@ from lowtide.storage.log.log_values import LogConfig
 from lowtide.storage.log.retention_explain import explain
 from lowtide.storage.log.retention_plan import Reason, RetentionOffsets, plan_retention
 from lowtide.storage.log.segment_ages import SegmentAges
-from lowtide.storage.log.validator import ValidatedBatch, ValidationRules, validate_produce
+from lowtide.storage.log.validation_rules import ValidationRules
+from lowtide.storage.log.validator import ValidatedBatch, validate_produce
+from tests.examples import examples
 
 from .test_retention_plan import FakeSegment, naive
 
@@ -33,7 +35,7 @@ SEGMENT_BYTES = 250
 
 
 class World:
-    """A log, and what is known of it by whoever writes down all that happens."""
+    """A log, and a model that records every event."""
 
     def __init__(self, *, by_append_time: bool) -> None:
         self.now_ms = BEGIN_MS
@@ -67,7 +69,7 @@ class World:
         self.raise_start(self.log.log_start_offset + int((self.log.high_watermark - self.log.log_start_offset) * share))
 
     def raise_start(self, offset: int) -> None:
-        """What a roll after a delete to the end has left goes when the start rises again, or with a pass."""
+        """Segments left by a roll after a delete to the end are removed when the start rises again, or by a pass."""
         rises = offset > self.log.log_start_offset
         self.log.request_log_start(offset)
         self.log.make_log_start_visible(offset)
@@ -85,7 +87,7 @@ class World:
         return RetentionOffsets(log.log_start_offset, log.high_watermark, log.log_end_offset, self.consumed)
 
     def look(self, config: LogConfig) -> None:
-        """A pass by these rules: it decides as the model does, and what it told beforehand comes true."""
+        """A pass by these rules: it decides as the model does, and the earlier explanation was right."""
         log = self.log
         kept = explain(log.segments, self.offsets(), config, self.ages, self.now_ms)
         model = [
@@ -110,7 +112,7 @@ class World:
         assert log.log_start_offset <= log.high_watermark
 
     def consume(self, where: tuple[int, int] | None) -> None:
-        """All groups are past the end of so many segments, but for so many records."""
+        """All groups have consumed so many segments, except for so many records."""
         if where is None:
             self.consumed = None
             return
@@ -118,7 +120,7 @@ class World:
         self.consumed = max(ends[min(where[0], len(ends) - 1)] + where[1], 0)
 
     def rules_of(self, drawn: LogConfig, size: tuple[int, int] | None) -> LogConfig:
-        """Rules with a limit of size that is the size of so many of the newest segments, but for so many bytes."""
+        """Rules with a limit of size equal to the size of so many of the newest segments, minus so many bytes."""
         if size is None:
             return drawn
         newest = list(self.log.segments)[-size[0] :] if size[0] else []
@@ -165,7 +167,7 @@ ONE = ("append", ([NO_TIMESTAMP], True))
 
 
 @example(False, [ONE] * 4, [("delete", 1.0), ONE, ("delete", 0.0)], ("look", (LogConfig(retention_ms=-1), None, None)))  # noqa: FBT003
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.booleans(), st.lists(appends, min_size=3, max_size=9), st.lists(steps, max_size=15), looks)
 def test_a_log_keeps_what_the_rules_keep_of_its_records(
     by_append_time: bool,  # noqa: FBT001 - drawn

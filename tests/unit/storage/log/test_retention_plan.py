@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from lowtide.protocol.records import build_batch
+from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.storage.errors import StorageError
@@ -20,7 +20,8 @@ from lowtide.storage.log.log_values import LogConfig
 from lowtide.storage.log.retention_plan import NOTHING_GOES, Deletion, Reason, RetentionOffsets, RetentionPlan, plan_retention
 from lowtide.storage.log.segment import Segment
 from lowtide.storage.log.segment_ages import SegmentAges
-from lowtide.storage.log.validator import ValidatedBatch, ValidationRules, validate_produce
+from lowtide.storage.log.validation_rules import ValidationRules
+from lowtide.storage.log.validator import ValidatedBatch, validate_produce
 
 NOW_MS = 1_000_000
 KEEPS_ALL = LogConfig(retention_ms=-1)
@@ -71,21 +72,21 @@ def told(decided: RetentionPlan) -> list[tuple[str, int, int]]:
     return [(deletion.reason.value, deletion.segment_count, deletion.end_offset) for deletion in decided.deletions]
 
 
-def test_nothing_goes_where_nothing_says_so() -> None:
+def test_nothing_is_deleted_without_a_rule() -> None:
     assert plan(segments_of([1, 2], [3]), KEEPS_ALL) is NOTHING_GOES
 
 
 def test_a_segment_is_as_old_as_its_newest_record() -> None:
     segments = segments_of([1, NOW_MS - 101], [5, NOW_MS - 100], [1])
     decided = plan(segments, replace(KEEPS_ALL, retention_ms=100))
-    assert told(decided) == [("time", 1, 2)], "exactly as old as allowed is kept, and what follows"
+    assert told(decided) == [("time", 1, 2)], "a segment exactly at the limit is kept, and so are later ones"
 
 
 def test_a_segment_without_timestamps_is_as_old_as_its_file() -> None:
     segments = [FakeSegment(0, 10, (-1,), NOW_MS - 101), FakeSegment(1, 10, (-1,), NOW_MS - 5)]
     config = replace(KEEPS_ALL, retention_ms=100)
     assert told(plan(segments, config)) == [("time", 1, 1)]
-    assert plan(segments, replace(KEEPS_ALL, log_retention_min_timestamp=NOW_MS)) is NOTHING_GOES, "nobody knows what they are from"
+    assert plan(segments, replace(KEEPS_ALL, log_retention_min_timestamp=NOW_MS)) is NOTHING_GOES, "their age is unknown"
 
 
 def test_records_from_the_future_are_kept_by_time() -> None:
@@ -95,7 +96,7 @@ def test_records_from_the_future_are_kept_by_time() -> None:
 
 
 def test_size_never_goes_below_the_limit() -> None:
-    """Kafka's UnifiedLogTest: a segment goes when what is left is still as large as `retention.bytes`."""
+    """Kafka's UnifiedLogTest: a segment is deleted when the rest is still as large as `retention.bytes`."""
     segments = segments_of([1], [1], [1, 1], [1])
     assert [told(plan(segments, replace(KEEPS_ALL, retention_bytes=limit))) for limit in (50, 41, 40, 39, 31, 30, 29, 11, 10)] == [
         [],
@@ -118,7 +119,7 @@ def test_the_last_segment_is_rolled_first_unless_it_is_empty() -> None:
     assert (told(decided), decided.rolls) == ([("time", 2, 2)], False)
 
 
-def test_nothing_above_the_high_watermark_goes() -> None:
+def test_nothing_above_the_high_watermark_is_deleted() -> None:
     """KAFKA-5634."""
     segments = segments_of([1], [1, 1], [1])
     assert [told(plan(segments, replace(KEEPS_ALL, retention_ms=0), high_watermark=mark)) for mark in range(5)] == [
@@ -130,7 +131,7 @@ def test_nothing_above_the_high_watermark_goes() -> None:
     ]
 
 
-def test_below_the_log_start_goes_whatever_the_policy_but_never_the_last() -> None:
+def test_segments_below_the_log_start_are_deleted_under_any_policy_but_never_the_last() -> None:
     """Kafka's UnifiedLogTest: shouldDeleteStartOffsetBreachedSegmentsWhenPolicyDoesNotIncludeDelete."""
     config = LogConfig(retention_ms=0, cleanup_policy=frozenset({"compact"}))
     segments = segments_of([1] * 5, [1] * 5, [1] * 5)
@@ -152,7 +153,7 @@ def test_minimum_timestamp() -> None:
 
 
 def test_consumed_by_all() -> None:
-    """KIP-68: the largest offset is below every group's, and it is old enough; doubt keeps."""
+    """KIP-68: the largest offset is below the committed offset of every group, and the segment is old enough; in doubt it is kept."""
     segments = segments_of([1, 1], [1, NOW_MS - 51], [NOW_MS - 50])
     config = replace(KEEPS_ALL, retention_commitoffset_ms=50)
     assert [told(plan(segments, config, consumed=consumed)) for consumed in (None, 0, 1, 2, 3, 4, 5)] == [
@@ -186,7 +187,7 @@ def test_what_is_kept_costs_nothing(kept: int) -> None:
 
 
 def naive(segments: list[FakeSegment], offsets: RetentionOffsets, config: LogConfig, now_ms: int = NOW_MS) -> list[tuple[str, int]]:
-    """Each segment that goes, by its reason and base offset: the rules said again, over records, one deletion at a time."""
+    """Each segment that is deleted, with its reason and base offset: the rules restated over records, one deletion at a time."""
     records = [
         (segment.base_offset + number, segment.base_offset, timestamp)
         for segment in segments
@@ -275,8 +276,8 @@ def test_all_rules_mixed_as_a_naive_model_has_them(situation: tuple[list[FakeSeg
         assert again is NOTHING_GOES or config.retention_bytes >= 0, "a second pass finds nothing"
 
 
-def test_what_a_segment_is_from_is_read_without_keeping_it_in_memory() -> None:
-    """After a start nothing is known of closed segments; with timestamps of -1 the file's time is asked."""
+def test_the_timestamp_of_a_segment_is_read_without_keeping_it_in_memory() -> None:
+    """After a start nothing is known about closed segments; if timestamps are -1, the modification time of the file is used."""
     filesystem = MemoryFileSystem()
     ages = SegmentAges(filesystem)
     log = create_log(
@@ -302,7 +303,7 @@ def test_what_a_segment_is_from_is_read_without_keeping_it_in_memory() -> None:
 
 
 def test_segments_are_closed_at_different_ages_up_to_the_jitter() -> None:
-    """As `segment.jitter.ms` has it: never later than `segment.ms`, never earlier than by the jitter, each at a time of its own."""
+    """As `segment.jitter.ms` defines: never later than `segment.ms`, never earlier than by the jitter, each at a time of its own."""
     filesystem = MemoryFileSystem()
     config = LogConfig(segment_ms=1000, segment_jitter_ms=400)
     ages = []

@@ -1,4 +1,4 @@
-"""One segment: finding batches with an index that may be good, missing or wrong, and Kafka's rules for index entries."""
+"""One segment: finding batches with an index that is correct, missing or wrong, and Kafka's rules for index entries."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lowtide.protocol.records import build_batch, read_batch_header
+from lowtide.protocol.batch_building import build_batch
+from lowtide.protocol.records import read_batch_header
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.storage.errors import DamagedSegmentError, StorageError
 from lowtide.storage.log.index import OffsetIndex, TimeIndex
 from lowtide.storage.log.segment import Segment
 from lowtide.storage.log.segment_files import SegmentCache
+from tests.examples import examples
 
 BASE = 1000
 
@@ -46,7 +48,7 @@ def closed(segment: Segment, filesystem: MemoryFileSystem) -> Segment:
     st.sampled_from([0, 100, 4096, 1 << 30]),
 )
 def test_the_batch_of_every_offset_is_found(batches: list[tuple[int, int, int]], interval_bytes: int) -> None:
-    """With a dense index, a sparse one and none: the place is that of the first batch that ends at or after the offset."""
+    """With a dense index, a sparse one and none: the position is that of the first batch that ends at or after the offset."""
     segment = segment_with(*batches, interval_bytes=interval_bytes)
     offset = BASE
     for records, _, _ in batches:
@@ -63,7 +65,7 @@ def test_the_batch_of_every_offset_is_found(batches: list[tuple[int, int, int]],
 
 
 def test_index_entries_follow_kafkas_rules() -> None:
-    """LogSegment.append: once more than the interval lies behind the last entry, the next batch gets one; of time only when it rises."""
+    """LogSegment.append: after more bytes than the interval the next batch gets an entry; time entries only when the timestamp rises."""
     segment = segment_with((1, 40, 10), (1, 40, 50), (2, 40, 30), (1, 40, 20), (1, 40, 90))
     offsets, times = segment.indexes
     sizes = [header.size_bytes for _, header in segment.batches(0)]
@@ -95,7 +97,7 @@ def test_a_written_index_ends_with_the_largest_timestamp() -> None:
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("damage", ["missing", "cut", "zeros", "ones", "noise"])
-def test_a_damaged_index_is_built_again(suffix: str, damage: str) -> None:
+def test_a_damaged_index_is_rebuilt(suffix: str, damage: str) -> None:
     """A lost or damaged index costs time, never a record."""
     filesystem = MemoryFileSystem()
     segment = segment_with(*[(1, 1500, number) for number in range(20)], filesystem=filesystem)
@@ -116,10 +118,10 @@ def test_a_damaged_index_is_built_again(suffix: str, damage: str) -> None:
     assert (again.max_timestamp, again.max_timestamp_offset) == (19, BASE + 19)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.integers(0, 10_000), st.integers(0, 7))
 def test_a_bit_flip_in_an_index_never_finds_a_wrong_batch(place: int, bit: int) -> None:
-    """An entry that is wrong but well formed is noticed at the place it names, or only costs a longer scan."""
+    """A wrong but well-formed entry is detected at the position it names, or only costs a longer scan."""
     filesystem = MemoryFileSystem()
     segment = segment_with(*[(2, 5000, 0) for number in range(20)], filesystem=filesystem)
     segment.write_indexes()
@@ -134,8 +136,8 @@ def test_a_bit_flip_in_an_index_never_finds_a_wrong_batch(place: int, bit: int) 
         assert found.base_offset <= offset <= found.last_offset
 
 
-def test_a_damaged_segment_is_told_from_a_damaged_index() -> None:
-    """A batch header that was overwritten: nothing is guessed, the partition answers an error."""
+def test_a_damaged_segment_is_distinguished_from_a_damaged_index() -> None:
+    """A batch header was overwritten: nothing is guessed, the partition returns an error."""
     filesystem = MemoryFileSystem()
     segment = segment_with(*[(1, 90, 0) for _ in range(5)], filesystem=filesystem)
     place = segment.find(BASE + 2)

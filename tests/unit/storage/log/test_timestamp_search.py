@@ -1,4 +1,4 @@
-"""Looking for a timestamp in a log: the same record in the event loop, in a thread and in plain Python, and never for long in the loop."""
+"""The search for a timestamp: the same record in the event loop, in a thread and in plain Python, and never long in the loop."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lowtide.protocol import native
+from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.compression import Compression, DecompressedTooLargeError
-from lowtide.protocol.records import TimestampType, build_batch, iterate_records
+from lowtide.protocol.records import TimestampType, iterate_records
 from lowtide.storage.log import timestamps
 from lowtide.storage.log.decompression_room import DecompressionRoom
 from lowtide.storage.log.timestamps import QUICK_BYTES, LongSearch, SearchOn, TimestampedOffset, find_in_batch
@@ -51,14 +52,14 @@ def test_every_way_finds_the_first_record_of_a_scan(
 
 
 def test_a_batch_that_decompresses_to_much_is_left_to_a_thread() -> None:
-    """A batch of some kilobytes held the loop for as long as 256 MiB take; Python looked at a million records one by one."""
+    """A batch of some kilobytes blocked the loop for as long as 256 MiB take; Python read a million records one by one."""
     content = build_batch([(1, None, bytes(QUICK_BYTES), ()), (2, None, b"", ())], compression=Compression.ZSTD)
     with pytest.raises(DecompressedTooLargeError):
         find_in_batch(content, 2, 0)
     assert find_in_batch(content, 2, 0, room()) == TimestampedOffset(1, 2, -1)
 
 
-def test_without_the_compiled_form_less_is_looked_at_in_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_compiled_form_fewer_records_are_read_in_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "compiled", None)
     content = build_batch([(1, None, b"", ())] * 20_000 + [(2, None, b"", ())])
     with pytest.raises(DecompressedTooLargeError):
@@ -66,7 +67,7 @@ def test_without_the_compiled_form_less_is_looked_at_in_the_loop(monkeypatch: py
     assert find_in_batch(content, 2, 0, room()) == TimestampedOffset(20_000, 2, -1)
 
 
-def test_a_search_names_the_batch_that_takes_long_and_goes_on_behind_it() -> None:
+def test_a_search_names_the_batch_that_takes_long_and_continues_behind_it() -> None:
     log = new_log()
     append(log, 5, 50, 10)
     append(log, 60, 60, value=bytes(QUICK_BYTES), compression=Compression.ZSTD, leader_epoch=1)
@@ -82,7 +83,7 @@ def test_a_search_names_the_batch_that_takes_long_and_goes_on_behind_it() -> Non
 
 
 def test_a_search_over_many_batches_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The largest timestamp comes first, so the index has one entry, and each search goes over the whole segment."""
+    """The largest timestamp comes first, so the index has one entry, and each search reads the whole segment."""
     monkeypatch.setattr(timestamps, "BATCHES_AT_ONCE", 10)
     log = new_log()
     append(log, 1000)

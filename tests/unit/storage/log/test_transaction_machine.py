@@ -1,7 +1,8 @@
 """A log with transactions under any sequence of operations, stops, crashes and power cuts, beside a model that is a list of batches.
 
-Protected: a consumer that reads committed records, and drops what the answer names as the Java client does, sees the records of committed
-transactions and plain ones, no other, and all of them below the last stable offset; whatever was deleted, truncated or found anew.
+Protected: a consumer that reads committed records, and drops the aborted transactions of the answer as the Java client does, sees the
+records of committed transactions and plain ones, no others, and all of them below the last stable offset; after any delete, truncation
+or recovery.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from lowtide.protocol.batch_building import build_batch
+from lowtide.protocol.control_records import read_control_record
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.records import build_batch, iterate_batches, iterate_records, read_control_record
+from lowtide.protocol.records import iterate_batches, iterate_records
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.committer import Barrier
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
@@ -25,7 +28,11 @@ from lowtide.storage.log.markers import make_marker
 from lowtide.storage.log.open_transactions import CompletedTransaction
 from lowtide.storage.log.producer_state import ProducerStateManager
 from lowtide.storage.log.snapshots import ProducerSnapshots
-from lowtide.storage.log.validator import ValidatedBatch, ValidationRules, validate_produce
+from lowtide.storage.log.validation_rules import ValidationRules
+from lowtide.storage.log.validator import ValidatedBatch, validate_produce
+from tests.examples import examples
+
+from .producing import header_of
 
 DIRECTORY = "/disk/orders-0"
 CONFIG = LogConfig(segment_bytes=500, index_interval_bytes=80)
@@ -44,7 +51,7 @@ class Batch(NamedTuple):
 
 
 class Transaction(NamedTuple):
-    """What the batches say of a transaction; `marker` is -1 while it is open."""
+    """The offsets of a transaction in the batches; `marker` is -1 while it is open."""
 
     producer: int
     first: int
@@ -63,7 +70,7 @@ def transactions_of(batches: list[Batch]) -> list[Transaction]:
 
 
 def seen_by_a_client(content: bytes, offset: int, aborted: list[CompletedTransaction]) -> tuple[list[int], int]:
-    """What the Java client hands out of an answer, by its algorithm; and where it goes on."""
+    """The records that the Java client returns from an answer, by its algorithm; and the offset where it continues."""
     waiting = sorted(aborted, key=lambda entry: entry.first_offset)
     dropped: set[int] = set()
     seen, position = [], offset
@@ -94,7 +101,7 @@ def carry_out(filesystem: MemoryFileSystem, barrier: Barrier | None) -> None:
 
 
 class TransactionMachine(RuleBasedStateMachine):
-    """See the module."""
+    """Runs operations on a log and its model, and compares what a consumer sees; the invariants are in the module's docstring."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -118,7 +125,7 @@ class TransactionMachine(RuleBasedStateMachine):
     def end(self) -> int:
         return self.log.log_end_offset
 
-    # What a log is asked to do
+    # Operations on a log
 
     @rule(producer=st.integers(0, PRODUCERS - 1), count=st.integers(1, 3), is_plain=st.booleans())
     def produce(self, producer: int, count: int, is_plain: bool) -> None:
@@ -143,7 +150,7 @@ class TransactionMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(5, 30), commits=st.booleans())
     def work(self, count: int, commits: bool) -> None:
-        """Many of the above, so that there are segments with several ends of transactions."""
+        """Repeats the operations above, so that segments have several ends of transactions."""
         for _ in range(count):
             producer = self.random.randrange(PRODUCERS)
             if self.random.random() < 0.6:
@@ -193,7 +200,7 @@ class TransactionMachine(RuleBasedStateMachine):
             self.log.on_flushed(end)
         self.synced_end = self.log.recovery_point
 
-    # Ends of a life
+    # Stops, crashes and power cuts
 
     @rule(harm=st.sampled_from(["", "", "", "cut", "empty", "garbage"]))
     def stop_cleanly(self, harm: str) -> None:
@@ -244,11 +251,11 @@ class TransactionMachine(RuleBasedStateMachine):
         last_stable = self.log.last_stable_offset
         assert self.log_start <= last_stable <= max(self.high_watermark, self.log_start)
         earliest = min((entry.first for entry in self._unstable()), default=self.high_watermark)
-        assert last_stable >= max(min(earliest, self.high_watermark), self.log_start), "held back by nothing"
+        assert last_stable >= max(min(earliest, self.high_watermark), self.log_start), "no transaction holds it back"
         for transaction in self._unstable():
             if transaction.first >= self.log_start:
-                assert last_stable <= transaction.first, "a record is told as stable that isn't"
-            # A snapshot may be lost to a power cut, and with it what was deleted of a transaction; not what can be read of it.
+                assert last_stable <= transaction.first, "an unstable record is reported as stable"
+            # A power cut may take a snapshot, and with it the deleted part of a transaction; never the part that can be read.
             for batch in self.batches:
                 is_part = batch.producer == transaction.producer and batch.base >= transaction.first and batch.kind == "data"
                 if is_part and batch.base >= self.log_start and (transaction.marker < 0 or batch.base < transaction.marker):
@@ -317,12 +324,12 @@ class TransactionMachine(RuleBasedStateMachine):
                 assert seen == self._expected(offset, position)
 
 
-TransactionMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+TransactionMachine.TestCase.settings = settings(max_examples=examples(120), stateful_step_count=40, deadline=None)
 test_any_history_of_transactions = TransactionMachine.TestCase
 
 
 def test_a_snapshot_that_is_newer_than_what_is_committed_does_not_decide() -> None:
-    """A marker that another leader may not have keeps its transaction undecided, after a restart too."""
+    """A marker that another leader may not have leaves its transaction undecided, also after a restart."""
     machine = TransactionMachine()
     machine.create(1)
     machine.produce(0, 1, is_plain=False)
@@ -338,8 +345,8 @@ def test_a_snapshot_that_is_newer_than_what_is_committed_does_not_decide() -> No
     assert machine.log.last_stable_offset == 2
 
 
-def test_aborted_transactions_are_found_again_when_a_power_cut_took_what_a_roll_wrote() -> None:
-    """All was flushed, then the segment was closed: the recovery point doesn't say that the new file is on the disk, too."""
+def test_aborted_transactions_are_found_again_when_a_power_cut_removes_what_a_roll_wrote() -> None:
+    """All was flushed, then the segment was closed: the recovery point does not cover the new file."""
     machine = TransactionMachine()
     machine.create(1)
     machine.produce(0, 1, is_plain=False)
@@ -358,7 +365,7 @@ def test_aborted_transactions_are_found_again_when_a_power_cut_took_what_a_roll_
 
 
 def test_what_was_truncated_ends_nothing() -> None:
-    """Protects the index from entries of markers that are gone: the next marker may get a lower offset than theirs."""
+    """Protects the index from entries of truncated markers: the next marker may get a lower offset."""
     machine = TransactionMachine()
     machine.create(1)
     machine.produce(0, 3, is_plain=False)
@@ -379,9 +386,9 @@ def test_what_was_truncated_ends_nothing() -> None:
 
 
 def test_late_and_old_markers_are_refused() -> None:
-    """Protects a transaction from the end of the one before it, and from a coordinator that another has followed."""
+    """Protects a transaction from the marker of the previous one, and from a coordinator that was replaced."""
     state = ProducerStateManager()
-    state.update(7, 4, 0, base_offset=0, record_count=1, max_timestamp=1, now_ms=1, is_transactional=True)
+    state.update(header_of(7, 4, 0, is_transactional=True), base_offset=0, now_ms=1)
     assert state.check_marker(7, 3, 9) is ErrorCode.INVALID_PRODUCER_EPOCH
     assert state.check_marker(7, 4, 9, epoch_is_bumped=True) is ErrorCode.INVALID_PRODUCER_EPOCH
     control = make_marker(7, 4, is_commit=True, coordinator_epoch=9, epoch_is_bumped=False, now_ms=1).control

@@ -1,6 +1,6 @@
-"""What a producer may send: each way to be wrong, in Kafka's order and with Kafka's code, and what is stored of a sound batch.
+"""What a producer may send: every error, in Kafka's order and with Kafka's code, and what is stored of a valid batch.
 
-The verdicts are those an Apache Kafka 4.3.1 gave on the wire, except where it said UNKNOWN_SERVER_ERROR.
+The verdicts are those of Apache Kafka 4.3.1 on the wire, except where it returned UNKNOWN_SERVER_ERROR.
 """
 
 from __future__ import annotations
@@ -12,17 +12,14 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lowtide.protocol.batch_building import append_record, build_batch
 from lowtide.protocol.compression import Compression, compress
+from lowtide.protocol.control_records import ControlRecord, build_end_transaction_marker
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.records import append_record, build_batch, build_end_transaction_marker, iterate_records, read_batch_header
-from lowtide.storage.log.validator import (
-    TARGET_CODECS,
-    Rejection,
-    ValidatedBatch,
-    ValidationRules,
-    validate_produce,
-    validate_stored,
-)
+from lowtide.protocol.records import iterate_records, read_batch_header
+from lowtide.storage.log.rejections import Rejection
+from lowtide.storage.log.validation_rules import TARGET_CODECS, ValidationRules
+from lowtide.storage.log.validator import ValidatedBatch, validate_produce, validate_stored
 
 NOW = 1_700_000_000_000
 ALL_TIMES = 2**63 - 1
@@ -44,7 +41,7 @@ def make(
     deltas: list[int] | None = None,
     payload: bytes | None = None,
 ) -> bytes:
-    """A batch of `records` records (keys k0, k1, ..., a millisecond apart) in which any field may lie."""
+    """A batch of `records` records (keys k0, k1, ..., a millisecond apart) in which any field may be false."""
     if payload is None:
         out = bytearray()
         for index in range(records):
@@ -58,7 +55,7 @@ def make(
 
 
 def verdict(records: bytes | None, rules: ValidationRules = RULES) -> tuple[ErrorCode, bool]:
-    """The code and whether the log start offset is told."""
+    """The code and whether the log start offset is returned."""
     outcome = validate_produce(None if records is None else memoryview(bytearray(records)), rules, NOW)
     return (outcome.error_code, outcome.found_in_log) if isinstance(outcome, Rejection) else (ErrorCode.NONE, True)
 
@@ -71,7 +68,7 @@ def accept(records: bytes, rules: ValidationRules = RULES) -> ValidatedBatch:
 
 
 def stored(batch: ValidatedBatch) -> bytes:
-    """The batch as a log at offset 40 in epoch 3 would store it; checked as recovery would."""
+    """The batch as a log at offset 40 in epoch 3 would store it; checked as in recovery."""
     whole = struct.pack(">qii", 40, batch.size_bytes - 12, 3) + b"".join(batch.tail)
     header = read_batch_header(whole)
     assert len(whole) == batch.size_bytes
@@ -144,13 +141,13 @@ TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, False)
     ],
 )
 def test_each_lie_gets_kafkas_verdict(records: bytes | None, expected: tuple[ErrorCode, bool]) -> None:
-    """Protects the error codes that clients act on, and whether the answer tells the log start offset."""
+    """Protects the error codes that clients act on, and whether the answer has the log start offset."""
     assert verdict(records) == expected
 
 
 def test_a_transaction_marker_from_a_client_is_refused() -> None:
-    """Protects transactions: only the coordinator may end one."""
-    marker = build_end_transaction_marker(0, timestamp_ms=NOW, producer_id=1, producer_epoch=0, coordinator_epoch=0)  # type: ignore[arg-type]
+    """Protects transactions: only the coordinator may write markers."""
+    marker = build_end_transaction_marker(ControlRecord(0, 0), timestamp_ms=NOW, producer_id=1, producer_epoch=0)  # type: ignore[arg-type]
     assert verdict(marker) == IN_LOG
 
 
@@ -165,13 +162,13 @@ def test_a_transaction_marker_from_a_client_is_refused() -> None:
     ],
     ids=["offset before CRC", "size before CRC", "CRC before count", "zstd before second batch", "magic before second batch"],
 )
-def test_the_first_fault_in_kafkas_order_is_told(records: bytes, code: ErrorCode) -> None:
+def test_the_first_fault_in_kafkas_order_is_returned(records: bytes, code: ErrorCode) -> None:
     """Protects the order of checks for batches with two faults."""
     assert verdict(records, ValidationRules(max_message_bytes=1000, allow_zstd=False))[0] == code
 
 
 def test_zstd_needs_a_newer_produce_version() -> None:
-    """Protects old clients' expectation of code 76, and lets everything else through below Produce v7."""
+    """Protects old clients' expectation of code 76, and accepts everything else below Produce v7."""
     old = ValidationRules(allow_zstd=False)
     assert verdict(make(2, attributes=4), old) == (ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, False)
     assert verdict(make(2, attributes=4)) == OK
@@ -179,7 +176,7 @@ def test_zstd_needs_a_newer_produce_version() -> None:
 
 
 def test_the_largest_size_is_allowed() -> None:
-    """Protects the edge of max.message.bytes: it counts the whole batch, and equal passes."""
+    """Protects the edge of max.message.bytes: it limits the whole batch, inclusively."""
     assert verdict(GOOD, ValidationRules(max_message_bytes=len(GOOD))) == OK
     assert verdict(GOOD, ValidationRules(max_message_bytes=len(GOOD) - 1)) == TOO_LARGE
     assert verdict(GOOD + b"\0", ValidationRules(max_message_bytes=len(GOOD))) == OK
@@ -195,7 +192,7 @@ def test_decompression_stops_at_its_limit(codec: int) -> None:
 
 @pytest.mark.parametrize("codec", Compression)
 def test_a_sound_batch_is_stored_as_it_was_sent(codec: Compression) -> None:
-    """Protects zero copy and byte identity, leader epoch aside, with bits that have no meaning yet kept."""
+    """Protects zero copy and byte identity, leader epoch aside, and keeps bits that have no meaning yet."""
     sent = make(20, attributes=codec | 0x40 | 0x100, producer=(9, 1, 5))
     batch = accept(sent)
     assert stored(batch)[16:] == sent[16:]
@@ -230,7 +227,7 @@ def test_the_first_of_equal_largest_timestamps_is_named() -> None:
 
 @pytest.mark.parametrize("timestamp", [-1, -2])
 def test_records_without_a_timestamp_are_accepted(timestamp: int) -> None:
-    """Protects producers that set none: -1 is no time, so it is never too old; the stored max is never below -1."""
+    """Protects producers without timestamps: -1 is no time, so it is never too old; the stored max is never below -1."""
     rules = ValidationRules(timestamp_before_max_ms=1000 if timestamp == -1 else ALL_TIMES)
     batch = accept(build_batch([(timestamp, None, b"", ())] * 3), rules)
     assert read_batch_header(stored(batch)).max_timestamp == -1
@@ -240,7 +237,7 @@ def test_records_without_a_timestamp_are_accepted(timestamp: int) -> None:
 @pytest.mark.parametrize("codec", Compression)
 @pytest.mark.parametrize("deltas", [[0, 0, 0], [1, 2, 3], [2, 1, 0], [0, -1, 2**31]])
 def test_offset_deltas_are_made_consecutive(codec: Compression, deltas: list[int]) -> None:
-    """Protects offsets: whatever deltas a producer wrote, no two records share one and none belongs to the next batch."""
+    """Protects offsets: for any deltas of a producer, no two records share one and none belongs to the next batch."""
     whole = stored(accept(make(3, attributes=codec, deltas=deltas, last=2)))
     records = list(iterate_records(whole, max_bytes=1000))
     assert [record.offset for record in records] == [40, 41, 42]
@@ -251,7 +248,7 @@ def test_offset_deltas_are_made_consecutive(codec: Compression, deltas: list[int
 @pytest.mark.parametrize("source", Compression)
 @pytest.mark.parametrize("wanted", TARGET_CODECS)
 def test_the_topics_compression_is_applied(source: Compression, wanted: str) -> None:
-    """Protects `compression.type`: content stays, the codec is the topic's, the CRC fits."""
+    """Protects `compression.type`: the content stays, the codec is the topic's, the CRC is right."""
     sent = make(50, attributes=source | 0x10, producer=(3, 0, 7))
     whole = stored(accept(sent, ValidationRules(compression_type=wanted)))
     header = read_batch_header(whole)
@@ -267,7 +264,7 @@ def test_a_batch_that_grows_beyond_the_limit_is_too_large() -> None:
 
 @pytest.mark.parametrize("codec", Compression)
 def test_log_append_time_is_written_into_the_header(codec: Compression) -> None:
-    """Protects topics with LogAppendTime: bit and time are set, and producers' times are not judged."""
+    """Protects topics with LogAppendTime: bit and time are set, and producers' times are not checked."""
     rules = ValidationRules(timestamp_type="log_append", timestamp_before_max_ms=1, timestamp_after_max_ms=1)
     batch = accept(build_batch([(NOW + 10**9 * i, None, b"", ()) for i in (3, -2)], compression=codec), rules)
     assert read_batch_header(stored(batch)).attributes == codec | 8
@@ -275,7 +272,7 @@ def test_log_append_time_is_written_into_the_header(codec: Compression) -> None:
 
 
 def test_the_log_append_bit_of_a_producer() -> None:
-    """Protects the bit's meaning: cleared where producers set times, refused where the broker does or there is no time."""
+    """Protects the bit's meaning: cleared where producers set timestamps, refused where the broker does or where there is none."""
     sent = make(2, attributes=8)
     assert read_batch_header(stored(accept(sent))).attributes == 0
     assert verdict(sent, ValidationRules(timestamp_type="log_append")) == (ErrorCode.INVALID_TIMESTAMP, True)
@@ -298,7 +295,7 @@ def test_compacted_topics_name_the_records_without_a_key(codec: int) -> None:
     ("ages", "faulty"), [([0, 1000], []), ([0, 1001], [1]), ([-500], []), ([-501, 0, -501], [0, 2]), ([2000, -2000, 3], [0, 1])]
 )
 def test_timestamps_out_of_bounds_are_named(ages: list[int], faulty: list[int]) -> None:
-    """Protects both bounds of a record's age, inclusive, and the list of records at fault."""
+    """Protects both bounds of a record's age, inclusive, and the list of invalid records."""
     rules = ValidationRules(timestamp_before_max_ms=1000, timestamp_after_max_ms=500)
     outcome = validate_produce(build_batch([(NOW - age, None, b"", ()) for age in ages]), rules, NOW)
     assert isinstance(outcome, Rejection) == bool(faulty)
@@ -308,7 +305,7 @@ def test_timestamps_out_of_bounds_are_named(ages: list[int], faulty: list[int]) 
 
 
 def test_both_kinds_of_record_faults_answer_invalid_timestamp() -> None:
-    """Protects the code when records fail for different reasons: Kafka lets the timestamp win."""
+    """Protects the code when records fail for different reasons: Kafka returns the timestamp's error."""
     rules = ValidationRules(compacted=True, timestamp_before_max_ms=1000)
     outcome = validate_produce(build_batch([(NOW, None, b"", ()), (NOW - 9999, b"k", b"", ())]), rules, NOW)
     assert isinstance(outcome, Rejection)
@@ -327,7 +324,7 @@ def test_timestamps_beyond_64_bits_are_refused(base: int, delta: int, kind: str)
     batch = struct.pack(">qiibI", 0, 9 + len(body), 0, 2, crc32c(body)) + body
     rules = ValidationRules(timestamp_type=kind, timestamp_before_max_ms=ALL_TIMES, timestamp_after_max_ms=ALL_TIMES)
     sound = -(2**63) <= base + delta < 2**63
-    # Of those that fit, the ones near the lower end are still more than the largest possible bound older than now.
+    # Of the timestamps that fit, those near the lower end are still older than the largest possible bound.
     expected = ErrorCode.NONE if sound and (kind == "log_append" or base + delta > NOW - ALL_TIMES) else ErrorCode.INVALID_TIMESTAMP
     assert verdict(batch, rules) == (expected, True)
 
@@ -352,7 +349,7 @@ def test_no_bytes_raise(data: bytes) -> None:
     target=st.sampled_from(["producer", *TARGET_CODECS]),
 )
 def test_a_changed_byte_under_a_right_crc_is_refused_or_stored_soundly(codec: Compression, place: int, byte: int, target: str) -> None:
-    """Protects readers: whatever a client signs with a CRC, what is stored parses, with consecutive offsets."""
+    """Protects readers: for any contents with a valid CRC, the stored batch can be parsed and has consecutive offsets."""
     batch = bytearray(make(15, attributes=codec))
     batch[21 + place % (len(batch) - 21)] = byte
     batch[17:21] = crc32c(batch[21:]).to_bytes(4, "big")
@@ -366,7 +363,7 @@ def test_a_changed_byte_under_a_right_crc_is_refused_or_stored_soundly(codec: Co
 
 
 def test_the_result_of_stored_checks_names_the_fault() -> None:
-    """Protects recovery and followers: each fault of a stored batch is noticed and put into words."""
+    """Protects recovery and followers: each fault of a stored batch is detected and described."""
     batch = build_batch([(NOW, b"k", b"v", ())] * 3, base_offset=5, compression=Compression.LZ4)
     header = read_batch_header(batch)
     assert validate_stored(b"12" + batch + b"rest", 2, header) is None
@@ -381,7 +378,7 @@ def test_the_result_of_stored_checks_names_the_fault() -> None:
         assert word in str(validate_stored(batch, 0, wrong))
 
 
-def test_a_compacted_stored_batch_is_sound() -> None:
-    """Protects followers of compacted topics: fewer records than offsets are right there."""
+def test_a_compacted_stored_batch_is_valid() -> None:
+    """Protects followers of compacted topics: such batches have fewer records than offsets."""
     batch = make(2, last=7, payload=b"")
     assert validate_stored(batch, 0, read_batch_header(batch)) is None

@@ -1,4 +1,4 @@
-"""The walk over records: fast forms against the plain one, on records laid out alike, differently, and damaged."""
+"""The walk over records: the fast forms against the plain one, on records with equal layout, different layouts, and damage."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from lowtide.protocol.batch_building import append_record
 from lowtide.protocol.errors import ProtocolError
-from lowtide.protocol.records import Record, append_record, read_record
+from lowtide.protocol.records import Record, read_record
 from lowtide.storage.log.record_walk import RecordWalk, iterate_steps, renumber_records, walk_records
 
 Shape = tuple[int, bytes | None, bytes | None, int]
@@ -36,7 +37,7 @@ def decode(payload: bytes, count: int) -> list[Record]:
 
 
 def summary(records: list[Record]) -> RecordWalk:
-    """What the walk must say of them, by definition."""
+    """The result of the walk over them, by definition."""
     times = [record.timestamp for record in records]
     return RecordWalk(
         min_timestamp_delta=min(times),
@@ -53,7 +54,7 @@ FIELD = st.none() | st.binary(max_size=5) | st.integers(60, 70).map(bytes) | st.
 
 @st.composite
 def mixed(draw: st.DrawFn) -> list[Shape]:
-    """Records in groups: within one all are laid out alike, with times that go on, jump, or go back."""
+    """Records in groups: within a group all have the same layout, with timestamps that rise, jump, or fall."""
     shapes: list[Shape] = []
     for _ in range(draw(st.integers(1, 4))):
         key, value, headers = draw(FIELD), draw(FIELD), draw(st.sampled_from([0, 0, 0, 1]))
@@ -63,7 +64,7 @@ def mixed(draw: st.DrawFn) -> list[Shape]:
 
 
 @given(shapes=mixed())
-def test_the_walk_says_what_the_records_say(shapes: list[Shape]) -> None:
+def test_the_walk_returns_what_the_records_have(shapes: list[Shape]) -> None:
     """Protects the column-wise check and the inline varints against the plain reader."""
     payload = encode(shapes)
     expected = summary(decode(payload, len(shapes)))
@@ -94,7 +95,7 @@ def test_a_run_takes_no_timestamps_from_behind_its_end(later: int) -> None:
 @pytest.mark.parametrize("at", [0, 5, 63, 64, 70, 199])
 @pytest.mark.parametrize("delta", [-1, 0, 65, 63, 300])
 def test_one_wrong_offset_delta_in_a_run_is_noticed(at: int, delta: int) -> None:
-    """Protects `in_order` in runs: a single delta that is off must be seen."""
+    """Protects `in_order` in runs: a single wrong delta must be detected."""
     deltas = list(range(200))
     deltas[at] = delta
     payload = encode([(0, b"k", b"v", 0)] * 200, deltas)
@@ -103,7 +104,7 @@ def test_one_wrong_offset_delta_in_a_run_is_noticed(at: int, delta: int) -> None
 
 @pytest.mark.parametrize("at", [0, 1, 30, 99])
 def test_one_missing_key_in_a_run_is_noticed(at: int) -> None:
-    """Protects compacted topics: a null key in a record of the same size as its neighbours must be seen."""
+    """Protects compacted topics: a null key in a record of the same size as its neighbours must be detected."""
     shapes: list[Shape] = [(0, b"k", b"v", 0)] * 100
     shapes[at] = (0, None, b"vv", 0)
     assert walk_records(encode(shapes), 100).keyless
@@ -113,7 +114,7 @@ def test_one_missing_key_in_a_run_is_noticed(at: int) -> None:
 @given(shapes=mixed(), place=st.integers(0, 10**6), byte=st.integers(0, 255))
 @example(shapes=[(0, b"k", b"v", 0)] * 30, place=5, byte=3)
 def test_the_walk_and_the_plain_reader_refuse_the_same(shapes: list[Shape], place: int, byte: int) -> None:
-    """Protects readers: what the walk lets through, a client can read, and nothing sound is refused."""
+    """Protects readers: a client can read every batch that the walk accepts, and no valid batch is refused."""
     damaged = bytearray(encode(shapes))
     damaged[place % len(damaged)] = byte
     try:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from lowtide.protocol.batch_building import build_batch
+from lowtide.protocol.control_records import ControlRecord, ControlRecordType
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.records import ControlRecord, ControlRecordType, build_batch, read_batch_header
+from lowtide.protocol.records import read_batch_header
 from lowtide.protocol.types import NO_SEQUENCE
 from lowtide.storage.log.producer_state import ACCEPTED, ProducerStateManager
 from lowtide.storage.log.verifications import Verification, Verifications
+
+from .producing import header_of
 
 OUT_OF_ORDER = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
@@ -20,11 +24,11 @@ def mark(state: ProducerStateManager, epoch: int, offset: int) -> None:
 
 
 def append(state: ProducerStateManager, epoch: int, sequence: int, offset: int) -> None:
-    state.update(7, epoch, sequence, base_offset=offset, record_count=1, max_timestamp=1, now_ms=1, is_transactional=True)
+    state.update(header_of(7, epoch, sequence, is_transactional=True), base_offset=offset, now_ms=1)
 
 
 def test_the_marker_of_the_transaction_before_leaves_the_guard_of_the_next_one() -> None:
-    """It has the next one's epoch. Any later one ends it, and so does any of a client whose epoch stays."""
+    """The marker has the next transaction's epoch. A later marker ends the guard, and so does any marker if the client's epoch stays."""
     state = ProducerStateManager()
     append(state, 4, 0, 10)
     guard = begin(state.verifications)
@@ -55,7 +59,7 @@ def test_a_later_epoch_has_its_own_guard_and_an_earlier_one_none() -> None:
 
 
 def test_a_later_batch_does_not_become_the_beginning() -> None:
-    """The first was refused with an error that is retried. Source: Kafka's `VerificationStateEntry`."""
+    """The first batch was refused with a retriable error. Source: Kafka's `VerificationStateEntry`."""
     for adds_itself in (True, False):
         state = ProducerStateManager()
         begin(state.verifications, sequence=0, adds_itself=adds_itself)
@@ -63,17 +67,17 @@ def test_a_later_batch_does_not_become_the_beginning() -> None:
         assert state.check(7, 5, 3, 1, is_transactional=True) is OUT_OF_ORDER
         assert state.check(7, 5, 0, 3, is_transactional=True) is ACCEPTED
         assert state.check(7, 5, NO_SEQUENCE, 1, is_transactional=True) is ACCEPTED, "a coordinator's"
-        assert state.check(8, 5, 3, 1, is_transactional=True) is ACCEPTED, "nobody asks about it"
+        assert state.check(8, 5, 3, 1, is_transactional=True) is ACCEPTED, "no guard is open for it"
 
 
-def test_a_producer_that_the_log_has_forgotten_goes_on_unless_its_epoch_is_of_this_transaction_alone() -> None:
+def test_a_producer_that_the_log_has_forgotten_continues_unless_its_epoch_is_of_this_transaction_alone() -> None:
     for adds_itself, expected in ((True, OUT_OF_ORDER), (False, ACCEPTED)):
         state = ProducerStateManager()
         begin(state.verifications, sequence=9, adds_itself=adds_itself)
         assert state.check(7, 5, 9, 1, is_transactional=True) is expected
 
 
-def test_there_are_not_more_than_so_many_and_none_for_ever() -> None:
+def test_there_are_not_more_than_so_many_and_each_expires() -> None:
     verifications = Verifications(3)
     for producer_id in range(5):
         verifications.begin(producer_id, 0, 0, adds_itself=True, now_ms=producer_id)
@@ -84,21 +88,21 @@ def test_there_are_not_more_than_so_many_and_none_for_ever() -> None:
 
 
 def test_producers_expire_with_their_verifications() -> None:
-    state = ProducerStateManager(expiration_ms=100)
+    state = ProducerStateManager(expiration_ms=lambda: 100)
     begin(state.verifications)
     state.remove_expired(101)
     assert not state.verifications
 
 
 def test_what_was_refused_for_now_comes_first() -> None:
-    """Whether in a transaction or not; a producer that the log knows keeps its order anyway."""
+    """In a transaction or not; for a producer with state in the log the sequence check keeps the order."""
     state = ProducerStateManager()
     first, second = (read_batch_header(a_batch(sequence)) for sequence in (0, 3))
     state.note_refused(second, now_ms=1)
     state.note_refused(first, now_ms=1)
     assert state.check(7, 5, 3, 1) is OUT_OF_ORDER
     assert state.check(7, 5, 0, 3) is ACCEPTED
-    state.update(7, 5, 0, base_offset=0, record_count=3, max_timestamp=1, now_ms=1)
+    state.update(header_of(7, 5, 0, 3), base_offset=0, now_ms=1)
     assert not state.verifications
     assert state.check(7, 5, 3, 1) is ACCEPTED
     state.note_refused(first, now_ms=1)

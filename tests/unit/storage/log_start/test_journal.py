@@ -1,4 +1,4 @@
-"""The journal in use: what is acknowledged stays, whatever dies, and nothing is visible before it's durable."""
+"""The journal in use: an acknowledged log start survives every crash, and no log start is visible before it is durable."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from lowtide.storage.errors import StorageError
 from lowtide.storage.log_start.journal import JournalHooks, LogStartJournal
 from lowtide.storage.log_start.journal_format import JOURNAL_NAME, MINIMUM_CAPACITY, REMOVED
 from lowtide.storage.log_start.journal_loading import journal_path
+from tests.examples import examples
 
 DIRECTORY = "/logs"
 TOPICS = {b"topic-a-16-bytes": "a", b"topic-b-16-bytes": "b"}
@@ -31,7 +32,7 @@ FOLDERS = {TopicPartition(name, partition): topic_id for topic_id, name in TOPIC
 
 
 class SteppedCommitter:
-    """A committer of which the test says when it works. One barrier a step, so that each can be met half done."""
+    """A committer that the test steps: one barrier a step, so that a crash can come inside each."""
 
     def __init__(self, filesystem: FileSystem) -> None:
         self.filesystem = filesystem
@@ -46,7 +47,7 @@ class SteppedCommitter:
         self.run()
 
     def carry_out(self) -> tuple[Callable[[OSError | None], None], OSError | None]:
-        """Does the work of the first barrier and returns who is to be told what."""
+        """Does the work of the first barrier and returns its callback with the result."""
         barrier, on_done = self.waiting.popleft()
         try:
             if self.failure is None:
@@ -74,7 +75,7 @@ class SteppedCommitter:
 
 
 class Fixture:
-    """A journal on a simulated disk, with the answers it gave."""
+    """A journal on a simulated disk, with the results that it reported."""
 
     def __init__(self, filesystem: MemoryFileSystem | None = None, *, expected: bool = False, folders: Any = None) -> None:
         self.filesystem = filesystem or MemoryFileSystem(Random(7))
@@ -99,7 +100,7 @@ class Fixture:
         self.answers.append(name if error is None else (name, error.errno))
 
     def stop(self) -> None:
-        """A clean stop, as the log manager does it: nothing new, what is under way is answered, the rest at once."""
+        """A clean stop, as the log manager does it: no new entries, those under way complete, the rest are written at once."""
         self.journal.stop()
         self.committer.run()
         self.journal.finish()
@@ -132,8 +133,8 @@ def test_a_power_cut_after_the_answer_loses_nothing() -> None:
     assert fixture.reopened().journal.entries == {(A, 0): 17, (B, 2): 18}
 
 
-def test_what_a_killed_process_left_unsynced_is_made_durable_before_it_is_told() -> None:
-    """Read back after a kill, told, then lost by a power cut: that would be a delete that comes back."""
+def test_what_a_killed_process_left_unsynced_is_made_durable_before_it_is_reported() -> None:
+    """Read back after a kill and reported, then lost by a power cut, it would be a delete that is undone."""
     fixture = Fixture()
     fixture.accept((A, 0, 100))
     fixture.filesystem.crash_process()
@@ -146,7 +147,7 @@ def test_what_a_killed_process_left_unsynced_is_made_durable_before_it_is_told()
 
 @pytest.mark.parametrize("seed", range(20))
 def test_after_a_failed_sync_a_restart_trusts_nothing_that_can_merely_be_read(seed: int) -> None:
-    """The system may call pages clean that the disk doesn't hold; syncing them again proves nothing (PostgreSQL's fsyncgate)."""
+    """The system may mark pages clean that the disk does not have; syncing them again proves nothing (PostgreSQL's fsyncgate)."""
     fixture = Fixture(MemoryFileSystem(Random(seed)))
     fixture.filesystem.fail_next("sync", errno.EIO)
     fixture.accept((A, 0, 100))
@@ -159,7 +160,7 @@ def test_after_a_failed_sync_a_restart_trusts_nothing_that_can_merely_be_read(se
 
 
 def test_deletes_that_wait_leave_together() -> None:
-    """Group commit: however many come while a frame is under way, they cost one more write and one more sync."""
+    """Group commit: all that arrive while a frame is under way cost one more write and one more sync."""
     fixture = Fixture()
     for partition in range(50):
         fixture.accept((A, partition, 10), name=partition)
@@ -220,7 +221,7 @@ def test_an_answer_may_bring_the_next_delete() -> None:
 
 
 @pytest.mark.parametrize("operation", ["write", "sync"])
-def test_a_failed_write_or_sync_fails_everybody_once_and_the_journal_for_good(operation: Any) -> None:
+def test_a_failed_write_or_sync_fails_every_waiting_delete_once_and_the_journal_permanently(operation: Any) -> None:
     fixture = Fixture()
     fixture.accept((A, 0, 1), name="before")
     fixture.committer.run()
@@ -267,7 +268,7 @@ def test_a_fold_keeps_the_values_and_writes_both_exports() -> None:
     assert fixture.reopened().journal.entries == {(A, 0): 6, (B, 2): 0, (b"an-unknown-topic", 0): 3}
 
 
-def test_a_full_journal_folds_by_itself_and_the_delete_that_filled_it_is_answered() -> None:
+def test_a_full_journal_folds_itself_and_the_delete_that_filled_it_is_answered() -> None:
     fixture = Fixture()
     fill(fixture, 90)
     assert fixture.answers == list(range(90))
@@ -295,8 +296,8 @@ def test_a_request_larger_than_the_journal_makes_it_grow() -> None:
     assert len(fixture.reopened().journal.entries) == 60_000
 
 
-def test_on_a_full_disk_deletes_go_on_in_the_space_that_is_kept_for_them() -> None:
-    """A delete is what frees the disk, so it must not need a new file."""
+def test_on_a_full_disk_deletes_continue_in_their_reserved_space() -> None:
+    """Deletes free the disk, so it must not need a new file."""
     fixture = Fixture()
     filesystem = fixture.filesystem
     filesystem.capacity_bytes = 0
@@ -321,7 +322,7 @@ def test_on_a_full_disk_deletes_go_on_in_the_space_that_is_kept_for_them() -> No
 @pytest.mark.parametrize("missing", [None, 600, 1100])
 @pytest.mark.parametrize("seed", range(8))
 def test_a_full_disk_keeps_no_journal_from_being_opened(seed: int, missing: int | None) -> None:
-    """Not even one with a torn frame, or with values from Kafka; and no power cut in between costs anything."""
+    """This holds for a journal with a torn frame or with Kafka's values too; and a power cut in between loses nothing."""
     fixture = Fixture(MemoryFileSystem(Random(seed)))
     fixture.accept((A, 0, 5))
     fixture.committer.run()
@@ -355,7 +356,7 @@ def test_a_full_disk_keeps_no_journal_from_being_opened(seed: int, missing: int 
     assert again.journal.value(A, 2) == 1
 
 
-def test_a_stop_makes_durable_what_waits_and_takes_nothing_more() -> None:
+def test_a_stop_makes_waiting_entries_durable_and_accepts_no_more() -> None:
     fixture = Fixture()
     fixture.accept((A, 0, 1), name="under way")
     fixture.accept((A, 1, 2), name="waiting")
@@ -426,7 +427,7 @@ def folding(seed: int) -> Fixture:
 @pytest.mark.parametrize("power", [True, False])
 @pytest.mark.parametrize("seed", range(6))
 def test_a_crash_at_any_step_of_a_fold_leaves_the_values(seed: int, power: bool) -> None:
-    """The old export says 100 and the journal has said 40 since: neither an old export nor half a fold may bring the 100 back."""
+    """The old export has 100 and the journal has a later 40: neither an old export nor half a fold may bring the 100 back."""
     steps = 0
     while True:
         fixture = folding(seed)
@@ -449,7 +450,7 @@ def test_a_crash_at_any_step_of_a_fold_leaves_the_values(seed: int, power: bool)
         else:
             assert values in ALLOWED_AFTER_FOLD[:2], steps
         fixture.filesystem.power_cut()
-        assert dict(fixture.reopened().journal.entries) == values, "what was told once is durable"
+        assert dict(fixture.reopened().journal.entries) == values, "a reported value is durable"
         if not crashed:
             break
     assert steps > 12, "the fold has at least three writes, syncs and renames, and a sync of the directory"
@@ -496,7 +497,7 @@ def test_a_directory_that_kafka_wrote_is_adopted_once() -> None:
     assert fixture.reopened().journal.entries == {(A, 0): 20, (B, 1): 5}, "the old file does not win over a later truncation"
 
 
-def test_where_kafka_has_been_since_the_larger_value_wins() -> None:
+def test_after_kafka_used_the_directory_the_larger_value_wins() -> None:
     fixture = Fixture()
     fixture.accept((A, 0, 50), (A, 1, 50), (B, 0, 50))
     fixture.stop()
@@ -509,7 +510,7 @@ def test_where_kafka_has_been_since_the_larger_value_wins() -> None:
     assert fixture.reopened().journal.entries == expected
 
 
-def test_kafka_s_values_wait_for_a_folder_whose_topic_id_is_not_known_yet() -> None:
+def test_kafka_s_values_wait_for_a_folder_without_a_known_topic_id() -> None:
     filesystem = MemoryFileSystem(Random(1))
     filesystem.make_directories(DIRECTORY)
     filesystem.replace_file(f"{DIRECTORY}/{LOG_START_CHECKPOINT}", encode_offsets({TopicPartition("a", 0): 50}))
@@ -532,7 +533,7 @@ def test_an_offset_checkpoint_that_cannot_be_read_is_never_taken_for_no_deletes(
 
 @pytest.mark.parametrize("missing_sector", range(3))
 def test_what_a_torn_frame_left_is_wiped_before_a_shorter_one_is_written_there(missing_sector: int) -> None:
-    """Its later sectors would lie behind the shorter frame and be taken for damage, or worse, for a frame."""
+    """Otherwise its later sectors follow the shorter frame and are taken for damage or for a frame."""
     fixture = Fixture()
     fixture.accept((A, 0, 5))
     fixture.committer.run()
@@ -560,7 +561,7 @@ def test_a_damaged_journal_is_named_with_the_command_that_repairs_it() -> None:
         fixture.reopened()
 
 
-def test_a_journal_that_is_gone_is_damage_where_there_was_one() -> None:
+def test_a_journal_that_is_missing_is_damage_where_there_was_one() -> None:
     fixture = Fixture()
     fixture.filesystem.crash_process()
     fixture.filesystem.unlink(journal_path(DIRECTORY))
@@ -597,8 +598,8 @@ ENTRIES = st.lists(st.tuples(KEYS, st.one_of(st.just(REMOVED), st.integers(0, 10
 
 
 class JournalMachine(RuleBasedStateMachine):
-    """The journal against the list of what was accepted. After a crash it must stand where a prefix of that list leaves it, and the prefix
-    must hold everything that was acknowledged.
+    """The journal against the list of what was accepted. After a crash it must have the values after a prefix of that list, and the prefix
+    must include everything that was acknowledged.
     """
 
     @initialize(seed=st.integers(0, 2**32))
@@ -647,7 +648,7 @@ class JournalMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.fixture.committer.waiting)
     @rule()
     def crash_between_disk_and_answer(self) -> None:
-        """Durable, but nobody was told."""
+        """Durable, but the result was not reported."""
         self.fixture.committer.carry_out()
         self.reopen()
 
@@ -711,4 +712,4 @@ class JournalMachine(RuleBasedStateMachine):
 
 
 TestJournalMachine = JournalMachine.TestCase
-TestJournalMachine.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestJournalMachine.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)

@@ -1,4 +1,4 @@
-"""Each byte of a journal, cut or changed, has a defined meaning: dropped only if it can't have been acknowledged, damage otherwise."""
+"""Each byte of a journal, cut or changed, has a defined meaning: it is dropped if it cannot have been acknowledged, else it is damage."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ from lowtide.storage.log_start.journal_format import (
     frame_bytes,
     salvage_frames,
 )
+from tests.examples import examples
 
 CAPACITY = 1 << 15
-"""Small, for speed: what the tests read over and over has mostly zeros in it."""
+"""Small, for speed: the tests read the file many times, and it is mostly zeros."""
 TOPIC = b"topic-of-16bytes"
 OTHER = b"other-of-16bytes"
 
 
 def journal(frames: list[list[LogStartEntry]], *, snapshot: list[LogStartEntry] | None = None) -> tuple[bytearray, list[int]]:
-    """A journal file, and where each of `frames` begins, with the end of the last as one more."""
+    """A journal file, and where each of `frames` begins, followed by the end of the last one."""
     image, content = encode_journal(snapshot or [], first_sequence=5, exported_crc=None, minimum_capacity=CAPACITY)
     written = bytearray(image)
     positions = [content.end]
@@ -71,7 +72,7 @@ def test_a_snapshot_of_many_frames_comes_back_and_leaves_three_quarters_free() -
 
 
 def test_the_last_value_wins_even_if_it_is_smaller() -> None:
-    """A truncation below the log start writes a lower one; the largest would be a hole in the log."""
+    """A truncation below the log start writes a lower one; with the largest value the log would have a gap."""
     image, _ = journal([[(TOPIC, 0, 900)], [(TOPIC, 0, 400)], [(TOPIC, 1, 5), (TOPIC, 1, 3)]])
     assert decode_journal(bytes(image)).entries == {(TOPIC, 0): 400, (TOPIC, 1): 3}
 
@@ -98,9 +99,9 @@ def test_a_frame_cut_at_any_byte_is_dropped_and_the_ones_before_it_stay(count: i
     count=st.integers(min_value=1, max_value=120),
     seed=st.integers(min_value=0, max_value=2**32),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_a_frame_of_which_sectors_are_missing_is_dropped(fill: int, count: int, seed: int) -> None:
-    """A disk writes sectors in any order: whichever are missing, the journal opens without that frame."""
+    """A disk writes sectors in any order: for any missing ones, the journal opens without that frame."""
     image, positions = journal([entries_of(1)] * fill + [entries_of(count)])
     start, end = positions[-2], positions[-1]
     pieces = [(max(start, sector), min(end, sector + SECTOR_BYTES)) for sector in range(start - start % SECTOR_BYTES, end, SECTOR_BYTES)]
@@ -116,7 +117,7 @@ def test_a_frame_of_which_sectors_are_missing_is_dropped(fill: int, count: int, 
 
 @pytest.mark.parametrize(("frames", "snapshot"), [([1, 1, 1], 0), ([2, 25, 3], 2), ([30], 0), ([1], 1), ([], 2)])
 def test_a_changed_bit_in_anything_written_is_damage(frames: list[int], snapshot: int) -> None:
-    """The last frame included: it was written whole, so it may have been acknowledged, and dropping it would bring deleted records back."""
+    """This includes the last frame: it was written whole, so it may have been acknowledged; dropping it would restore deleted records."""
     image, positions = journal([entries_of(count) for count in frames], snapshot=entries_of(snapshot))
     written_end = positions[-1]
     for position in range(written_end):
@@ -150,7 +151,7 @@ def test_a_hole_before_a_good_frame_is_damage(lost: int) -> None:
 
 
 def test_a_gap_in_the_sequence_is_damage() -> None:
-    """Two frames with a frame cut out between them: both are good by themselves."""
+    """A frame between two valid frames is cut out."""
     image, positions = journal([entries_of(1), entries_of(1), entries_of(1)])
     del image[positions[1] : positions[2]]
     image.extend(bytes(positions[2] - positions[1]))
@@ -160,7 +161,7 @@ def test_a_gap_in_the_sequence_is_damage() -> None:
 
 @pytest.mark.parametrize("older", range(1, 7))
 def test_a_lost_sector_that_takes_older_frames_along_is_damage(older: int) -> None:
-    """What is left of the last frame doesn't fit to where the first missing byte is: something that was acknowledged lay between."""
+    """The rest of the last frame does not fit the first missing byte: an acknowledged frame was in between."""
     image, _ = journal([entries_of(1)] * older + [entries_of(40)])
     image[512:1024] = bytes(512)
     with pytest.raises(JournalDamageError):
@@ -168,7 +169,7 @@ def test_a_lost_sector_that_takes_older_frames_along_is_damage(older: int) -> No
 
 
 def test_a_snapshot_may_not_be_torn() -> None:
-    """It was durable before the file got its name, so a missing piece of it is damage even if it's the last thing in the file."""
+    """It was durable before the file got its name, so a missing piece of it is damage even if it is the last part of the file."""
     image, content = encode_journal(entries_of(30), first_sequence=1, exported_crc=None)
     torn = image[: content.end - 1].ljust(len(image), b"\0")
     with pytest.raises(JournalDamageError, match="durable before the file got its name"):
@@ -195,7 +196,7 @@ def test_a_journal_of_another_format_or_version_is_refused() -> None:
 
 
 @given(st.binary(min_size=1, max_size=3000), st.integers(min_value=0, max_value=600))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_garbage_behind_the_last_frame_never_changes_what_was_acknowledged(garbage: bytes, distance: int) -> None:
     image, positions = journal([entries_of(3)])
     place = positions[-1] + distance

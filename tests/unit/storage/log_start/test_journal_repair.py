@@ -1,4 +1,4 @@
-"""What the repair of a damaged journal keeps, what it says is lost, and what it never touches."""
+"""What the repair of a damaged journal keeps, what it reports as lost, and what it never changes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FIRST, SECOND = TopicPartition("a", 0), TopicPartition("a", 1)
 
 
 class AtOnce:
-    """A committer that does everything before it returns; good enough where nothing crashes."""
+    """A committer that does everything before it returns; sufficient for tests without crashes."""
 
     def __init__(self, filesystem: MemoryFileSystem) -> None:
         self.filesystem = filesystem
@@ -109,7 +109,7 @@ SNAPSHOT_END = 592
     ],
     ids=["header", "snapshot", "first frame", "second frame", "last frame"],
 )
-def test_every_frame_that_can_be_read_counts_and_gaps_are_told(
+def test_every_frame_that_can_be_read_counts_and_gaps_are_reported(
     position: int, kept: dict[TopicPartition, int], lost: tuple[tuple[int, int], ...]
 ) -> None:
     filesystem = directory_with_journal()
@@ -126,7 +126,7 @@ def test_every_frame_that_can_be_read_counts_and_gaps_are_told(
 
 
 def test_the_damaged_file_is_kept_and_the_directory_counts_as_stale() -> None:
-    """Its replicas may have lost deletes, so they must learn the log starts from their leaders before they may lead."""
+    """Its replicas may have lost deletes, so they must fetch the log starts from their leaders before they may become leaders."""
     filesystem = directory_with_journal()
     change(filesystem, SNAPSHOT_END + 9)
     damaged = filesystem.read_bytes(journal_path(DIRECTORY))
@@ -138,7 +138,7 @@ def test_the_damaged_file_is_kept_and_the_directory_counts_as_stale() -> None:
     assert repair(filesystem, DIRECTORY).set_aside == (f"{JOURNAL_NAME}.damaged-2",)
 
 
-def test_a_dry_run_changes_nothing_and_says_the_same() -> None:
+def test_a_dry_run_changes_nothing_and_reports_the_same() -> None:
     filesystem = directory_with_journal()
     change(filesystem, SNAPSHOT_END + 9)
     filesystem.lock(f"{DIRECTORY}/{LOCK_FILE}").release()
@@ -156,7 +156,7 @@ def test_a_missing_journal_is_rebuilt_from_the_last_export() -> None:
     assert opened(filesystem).entries == {(A, 0): 10, (A, 1): 20}
 
 
-def test_with_nothing_to_go_by_partitions_begin_at_their_first_segment() -> None:
+def test_without_journal_and_export_partitions_begin_at_their_first_segment() -> None:
     filesystem = directory_with_journal(folded=False)
     filesystem.replace_file(journal_path(DIRECTORY), b"gone")
     report = repair(filesystem, DIRECTORY)
@@ -164,7 +164,7 @@ def test_with_nothing_to_go_by_partitions_begin_at_their_first_segment() -> None
     assert opened(filesystem).entries == {}
 
 
-def test_kafka_s_later_word_counts_where_it_is_larger() -> None:
+def test_kafka_s_later_value_counts_where_it_is_larger() -> None:
     filesystem = directory_with_journal()
     filesystem.replace_file(f"{DIRECTORY}/{LOG_START_CHECKPOINT}", encode_offsets({FIRST: 99, SECOND: 1}))
     change(filesystem, SNAPSHOT_END + 104 + 9)
@@ -178,7 +178,7 @@ def test_an_export_that_cannot_be_read_is_set_aside(name: str) -> None:
     report = repair(filesystem, DIRECTORY)
     assert list(report.damage) == [name]
     assert report.set_aside == (f"{name}.damaged-1",)
-    assert report.kept == {FIRST: 12, SECOND: 21}, "the journal is good, and it alone counts"
+    assert report.kept == {FIRST: 12, SECOND: 21}, "the journal is valid, and only it counts"
     assert opened(filesystem).entries == {(A, 0): 12, (A, 1): 21}
 
 

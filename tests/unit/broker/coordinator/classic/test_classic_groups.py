@@ -1,4 +1,4 @@
-"""Classic groups: who is in which generation, who waits for whom, and what is answered when somebody is late."""
+"""Classic groups: members and generations, waits, and the responses to late members."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_second_member_waits_until_the_first_has_joined_again(world: World):
     assert waiting.response.assignment == b"2"
 
 
-def test_who_does_not_join_again_in_time_is_out(world: World):
+def test_a_member_that_does_not_rejoin_in_time_is_removed(world: World):
     [first], _ = world.stable()
     second, joining = world.new_member()
     world.pass_time(REBALANCE_MS)
@@ -65,7 +65,7 @@ def test_who_does_not_join_again_in_time_is_out(world: World):
     assert world.heartbeat(first, 1) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_silent_member_is_out_after_its_session(world: World):
+def test_a_silent_member_is_removed_after_its_session(world: World):
     [first, second], generation_id = world.stable(2)
     world.pass_time(SESSION_MS - 1)
     assert world.heartbeat(first, generation_id) == ErrorCode.NONE
@@ -81,7 +81,7 @@ def test_an_id_that_is_never_used_is_forgotten_and_its_group_too(world: World):
     assert world.groups.by_id == {}
 
 
-def test_a_member_that_never_asks_for_its_assignment_is_out(world: World):
+def test_a_member_that_never_asks_for_its_assignment_is_removed(world: World):
     [first], _ = world.stable()
     second, joining = world.new_member()
     world.join(first)
@@ -129,14 +129,14 @@ def test_members_that_leave_start_a_rebalance(world: World):
     assert (state(world), world.groups.by_id[GROUP].generation_id) == (GroupState.EMPTY, generation_id + 2)
 
 
-def test_who_leaves_while_it_waits_is_answered(world: World):
+def test_a_member_that_leaves_while_it_waits_is_answered(world: World):
     [_], _ = world.stable()
     second, joining = world.new_member()
     world.leave(MemberIdentity(member_id=second))
     assert joining.error == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_member_with_nothing_new_to_say_is_no_rebalance(world: World):
+def test_a_repeated_join_without_change_starts_no_rebalance(world: World):
     [first, second], generation_id = world.stable(2)
     assert world.join(second).response.generation_id == generation_id
     assert state(world) is GroupState.STABLE
@@ -145,7 +145,7 @@ def test_a_member_with_nothing_new_to_say_is_no_rebalance(world: World):
     assert world.join(first).response.generation_id == generation_id + 1
 
 
-def test_the_protocol_is_one_that_all_speak_and_most_like_best(world: World):
+def test_the_protocol_is_supported_by_all_and_preferred_by_most(world: World):
     _, first = world.new_member(protocols=(("a", b""), ("b", b""), ("c", b"")))
     member = first.response.member_id
     _, joining = world.new_member(protocols=(("b", b""), ("c", b"")))
@@ -176,7 +176,7 @@ def test_a_group_has_a_largest_size():
     assert world.join(member_id).error == ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
-def test_ids_that_nobody_uses_have_a_limit(world: World):
+def test_unused_ids_have_a_limit(world: World):
     for _ in range(PENDING_MEMBERS_MAX):
         world.join()
     assert world.join().error == ErrorCode.GROUP_MAX_SIZE_REACHED
@@ -184,7 +184,7 @@ def test_ids_that_nobody_uses_have_a_limit(world: World):
     assert world.join().error == ErrorCode.MEMBER_ID_REQUIRED
 
 
-def test_a_static_member_comes_back_under_a_new_id_without_a_rebalance(world: World):
+def test_a_static_member_returns_under_a_new_id_without_a_rebalance(world: World):
     old = world.join(instance_id="i").response.member_id
     world.sync(old, 1, {old: b"part"})
     back = world.join(instance_id="i").response
@@ -196,8 +196,8 @@ def test_a_static_member_comes_back_under_a_new_id_without_a_rebalance(world: Wo
     assert world.join(old, instance_id="i").error == ErrorCode.FENCED_INSTANCE_ID
 
 
-def test_before_version_9_a_static_leader_is_told_that_its_old_self_leads(world: World):
-    """It would share the work out anew, and nobody would hear of it."""
+def test_before_version_9_a_static_leader_receives_its_old_id_as_leader(world: World):
+    """Otherwise it would compute a new assignment that no member receives."""
     old = world.join(instance_id="i").response.member_id
     world.sync(old, 1, {old: b"part"})
     back = world.join(instance_id="i", version=8).response
@@ -214,8 +214,8 @@ def test_two_with_one_instance_id_fence_each_other_while_they_wait(world: World)
     assert two.error == ErrorCode.NONE
 
 
-def test_a_static_member_whose_return_took_long_to_keep_has_a_session(world: World):
-    """What it waited for took longer than its session; had it none, nobody would notice that it is gone."""
+def test_a_static_member_whose_return_took_long_to_commit_has_a_session(world: World):
+    """The commit took longer than its session; without a session its failure would not be detected."""
     old = world.join(instance_id="i").response
     world.sync(old.member_id, old.generation_id, {old.member_id: b"all"}, group_instance_id="i")
     world.holds_commits = True
@@ -254,7 +254,7 @@ def test_assignments_are_given_out_when_they_are_committed(world: World):
     assert synced.response.assignment == b"1"
 
 
-def test_assignments_that_cannot_be_kept_start_the_rebalance_anew(world: World):
+def test_assignments_that_cannot_be_written_restart_the_rebalance(world: World):
     member, joining = world.new_member()
     world.append_fails = ErrorCode.NOT_ENOUGH_REPLICAS
     synced = world.sync(member, joining.response.generation_id, {member: b"1"})
@@ -277,7 +277,7 @@ def test_assignments_of_an_older_generation_are_not_given_out(world: World):
     assert joining.response.generation_id == 1
 
 
-def test_a_coordinator_that_takes_over_knows_the_last_generation(world: World):
+def test_a_coordinator_that_takes_over_has_the_last_generation(world: World):
     [first, second], generation_id = world.stable(2)
     other = world.reload()
     assert state(other) is GroupState.STABLE
@@ -288,7 +288,7 @@ def test_a_coordinator_that_takes_over_knows_the_last_generation(world: World):
 
 
 def test_a_loaded_generation_is_answered_only_when_its_record_is_committed(world: World):
-    """The new coordinator may die too, and its record with it: then the next one knows an older generation."""
+    """The new coordinator may fail too, and lose its record: then the next one has an older generation."""
     [_, second], generation_id = world.stable(2)
     other = world.reload()
     answer, effects = Answer(), other.effects()
@@ -301,7 +301,7 @@ def test_a_loaded_generation_is_answered_only_when_its_record_is_committed(world
     assert waiting.outcome(ErrorCode.NOT_LEADER_OR_FOLLOWER).error_code == ErrorCode.NOT_COORDINATOR
 
 
-def test_who_waits_at_a_coordinator_that_is_deposed_is_sent_away(world: World):
+def test_requests_that_wait_at_a_deposed_coordinator_end(world: World):
     [first], _ = world.stable()
     _, joining = world.new_member()
     effects = world.effects()
@@ -311,7 +311,7 @@ def test_who_waits_at_a_coordinator_that_is_deposed_is_sent_away(world: World):
     assert world.heartbeat(first, 1) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_group_takes_no_more_from_its_members_than_their_leader_could_be_told(world: World):
+def test_a_group_accepts_no_more_metadata_than_its_leader_could_receive(world: World):
     large = (("range", bytes(GROUP_BYTES_MAX // 3)),)
     first, _ = world.new_member(protocols=large)
     second = world.join(version=3, protocols=large)
@@ -319,7 +319,7 @@ def test_a_group_takes_no_more_from_its_members_than_their_leader_could_be_told(
     assert world.join(version=3, protocols=large).error == ErrorCode.GROUP_MAX_SIZE_REACHED
     assert world.groups.memory.refused_count == 1
     again = world.join(first, protocols=large)
-    assert again.error == second.error == ErrorCode.NONE, "who is in and says no more than before stays in"
+    assert again.error == second.error == ErrorCode.NONE, "a member whose metadata does not grow stays in the group"
     assert world.join(first, protocols=(("range", bytes(GROUP_BYTES_MAX)),)).error == ErrorCode.GROUP_MAX_SIZE_REACHED
     world.leave(MemberIdentity(member_id=first))
     assert world.join(version=3, protocols=large).error is None

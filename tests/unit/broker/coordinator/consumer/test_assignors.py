@@ -1,4 +1,4 @@
-"""The assignors of KIP-848: every partition has one owner, the load is even, and nothing moves without need."""
+"""The assignors of KIP-848: every partition has one owner, the load is even, and no partition moves without need."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowtide.broker.coordinator.consumer.assignors import ASSIGNORS, AssignedMember, Target, assign_range, assign_uniform
+from tests.examples import examples
 
 TOPICS = [bytes([number]) * 16 for number in range(1, 5)]
 A, B = TOPICS[0], TOPICS[1]
 GONE = TOPICS[-1]
-"""Members may still name it, and nobody knows how many partitions it had."""
+"""Members may still name it, and its partition count is unknown."""
 Counts = Mapping[bytes, int]
 Members = dict[str, AssignedMember]
 
@@ -21,12 +22,12 @@ counts_of_topics = st.fixed_dictionaries({topic: st.integers(0, 9) for topic in 
 assignments = st.dictionaries(st.sampled_from(TOPICS), st.frozensets(st.integers(0, 10)))
 subscriptions = st.frozensets(st.sampled_from(TOPICS))
 member_ids = st.sampled_from("abcdefgh")
-some = settings(deadline=None, max_examples=60)
+some = settings(deadline=None, max_examples=examples(60))
 
 
 @st.composite
 def groups(draw: st.DrawFn) -> Members:
-    """Members that may claim anything, also what isn't theirs, what others claim too, and what doesn't exist."""
+    """Members may claim anything: partitions that are not theirs, that others claim too, or that do not exist."""
     ids = draw(st.sets(member_ids))
     shared = draw(st.none() | subscriptions)
     return {
@@ -42,7 +43,7 @@ def member(topics: frozenset[bytes] = frozenset(TOPICS), instance_id: str | None
 
 
 def taken_up(members: Members, target: Target) -> Members:
-    """The members after the target was given to them."""
+    """The members after they received the target."""
     return {
         member_id: row._replace(assigned={topic: frozenset(rows) for topic, rows in target[member_id].items()})
         for member_id, row in members.items()
@@ -58,7 +59,7 @@ def owners(target: Target) -> dict[tuple[bytes, int], str]:
 
 
 def moved(before: Target, after: Target) -> int:
-    """The partitions whose owner is still there and isn't the owner any more."""
+    """The partitions that moved although their previous owner is still in the group."""
     new = owners(after)
     return sum(member_id in after and new.get(key) != member_id for key, member_id in owners(before).items())
 
@@ -66,7 +67,7 @@ def moved(before: Target, after: Target) -> int:
 @pytest.mark.parametrize("name", ["uniform", "range"])
 @some
 @given(members=groups(), counts=counts_of_topics)
-def test_each_partition_that_somebody_wants_has_one_owner_who_wants_it(name: str, members: Members, counts: Counts):
+def test_each_subscribed_partition_has_one_owner_that_subscribes(name: str, members: Members, counts: Counts):
     target = ASSIGNORS[name](members, counts)
     given_out = [(topic, partition) for topics in target.values() for topic, rows in topics.items() for partition in rows]
     wanted = {topic for row in members.values() for topic in row.topics}
@@ -80,7 +81,7 @@ def test_each_partition_that_somebody_wants_has_one_owner_who_wants_it(name: str
 @pytest.mark.parametrize("name", ["uniform", "range"])
 @some
 @given(members=groups(), counts=counts_of_topics)
-def test_the_order_in_which_members_are_told_does_not_matter(name: str, members: Members, counts: Counts):
+def test_the_order_of_members_does_not_matter(name: str, members: Members, counts: Counts):
     assert ASSIGNORS[name](dict(reversed(members.items())), counts) == ASSIGNORS[name](members, counts)
 
 
@@ -94,7 +95,7 @@ def test_where_nothing_changes_nothing_moves(name: str, members: Members, counts
 
 @some
 @given(members=groups(), counts=counts_of_topics)
-def test_no_partition_could_be_moved_to_somebody_with_two_fewer(members: Members, counts: Counts):
+def test_no_partition_could_be_moved_to_a_member_with_two_fewer(members: Members, counts: Counts):
     target = assign_uniform(members, counts)
     load = loads(target)
     for member_id, topics in target.items():
@@ -105,7 +106,7 @@ def test_no_partition_could_be_moved_to_somebody_with_two_fewer(members: Members
 @some
 @given(counts=counts_of_topics, ids=st.sets(member_ids, min_size=1), gone=st.sets(member_ids), new=member_ids)
 def test_equal_members_move_only_what_balance_needs(counts: Counts, ids: set[str], gone: set[str], new: str):
-    """Where members leave, those that stay keep all they have; where one joins, only what it gets moves."""
+    """If members leave, the others keep all their partitions; if one joins, only the partitions that it receives move."""
     members = {member_id: member() for member_id in ids}
     first = assign_uniform(members, counts)
     left = {member_id: row for member_id, row in taken_up(members, first).items() if member_id not in gone}
@@ -119,8 +120,8 @@ def test_equal_members_move_only_what_balance_needs(counts: Counts, ids: set[str
 
 @some
 @given(counts=counts_of_topics, ids=st.sets(member_ids, min_size=1), grown=st.sampled_from([A, B]), by=st.integers(1, 9))
-def test_new_partitions_go_to_whoever_has_least(counts: Counts, ids: set[str], grown: bytes, by: int):
-    """What members have stays with them unless all the new ones aren't enough for the others."""
+def test_new_partitions_go_to_the_member_with_least(counts: Counts, ids: set[str], grown: bytes, by: int):
+    """Members keep their partitions unless the new partitions are too few for the others."""
     members = {member_id: member() for member_id in ids}
     first = assign_uniform(members, counts)
     assert moved(first, assign_uniform(taken_up(members, first), {**counts, grown: counts[grown] + by})) == 0
@@ -134,7 +135,7 @@ def test_a_topic_is_spread_over_members_and_not_given_whole():
     assert assign_uniform({**alone, "b": member()}, {A: 4, B: 4}) == target
 
 
-def test_whoever_subscribes_to_what_others_cannot_have_gets_less_of_the_rest():
+def test_a_member_with_exclusive_topics_gets_less_of_the_shared_ones():
     members = {"a": member(frozenset([A, B])), "b": member(frozenset([B])), "c": member(frozenset([B]))}
     assert assign_uniform(members, {A: 4, B: 8}) == {"a": {A: (0, 1, 2, 3)}, "b": {B: (0, 2, 4, 6)}, "c": {B: (1, 3, 5, 7)}}
 
@@ -149,7 +150,7 @@ def test_more_members_than_partitions():
     assert target == {"a": {A: (0,), B: (0, 1)}, "b": {A: (1,), B: (2,)}, "c": {B: (3,)}, "d": {B: (4,)}}
 
 
-def test_a_range_counts_only_those_who_subscribe():
+def test_a_range_counts_only_subscribers():
     members = {"a": member(frozenset([A])), "b": member(frozenset([A, B])), "c": member(frozenset([B]))}
     assert assign_range(members, {A: 3, B: 3}) == {"a": {A: (0, 1)}, "b": {A: (2,), B: (0, 1)}, "c": {B: (2,)}}
 

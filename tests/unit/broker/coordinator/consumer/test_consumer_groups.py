@@ -1,14 +1,16 @@
-"""Groups whose partitions the broker assigns: joining, giving back before others get, leaving, fencing; what a new coordinator knows."""
+"""Consumer groups: joining, revocation before reassignment, leaving, fencing, and the state of a new coordinator."""
 
 from __future__ import annotations
+
+import gc
 
 import msgspec
 import pytest
 
-from lowtide.broker.coordinator.consumer.consumer_group import ConsumerGroupState
-from lowtide.broker.coordinator.consumer.consumer_member import MemberState
+from lowtide.broker.coordinator.consumer.consumer_group import ConsumerGroup, ConsumerGroupState
+from lowtide.broker.coordinator.consumer.member_state import MemberState
 from lowtide.broker.coordinator.group_settings import GroupSettings
-from lowtide.metadata.image import ConfigImage
+from lowtide.metadata.config_image import ConfigImage
 from lowtide.protocol.errors import ErrorCode
 from tests.unit.broker.coordinator.consumer_world import ConsumerWorld
 from tests.unit.broker.coordinator.group_world import GROUP, REBALANCE_MS
@@ -25,6 +27,21 @@ def test_the_first_member_gets_everything_in_epoch_2():
     world.check_reload()
 
 
+def test_an_idle_group_holds_no_image():
+    """An image has all topics: groups that are idle while there are thousands of changes would hold thousands of images."""
+    world = ConsumerWorld()
+    epoch = world.enter("a").member_epoch
+    world.beat("a", epoch)
+    old = world.cluster.image
+    assert gc.is_tracked(old)
+    assert not any(isinstance(holder, ConsumerGroup) for holder in gc.get_referrers(old))
+    assert world.group.checked_image
+    world.cluster.set_topic("other", 1)
+    assert world.beat("a", epoch).response.member_epoch == epoch
+    world.cluster.set_topic("t", 5)
+    assert world.beat("a", epoch).response.member_epoch == epoch + 1
+
+
 def test_a_member_of_version_0_gets_its_id():
     world = ConsumerWorld()
     response = world.enter("", version=0)
@@ -32,7 +49,7 @@ def test_a_member_of_version_0_gets_its_id():
     assert response.member_id in world.group.members
 
 
-def test_a_partition_is_given_on_when_it_was_given_back():
+def test_a_partition_is_assigned_after_its_revocation():
     world = ConsumerWorld()
     world.enter("a")
     second = world.enter("b")
@@ -55,7 +72,7 @@ def test_a_partition_is_given_on_when_it_was_given_back():
     world.check_reload()
 
 
-def test_a_member_that_says_nothing_of_what_it_has_may_have_it_still():
+def test_a_member_that_does_not_report_its_partitions_may_still_own_them():
     world = ConsumerWorld()
     world.enter("a")
     world.enter("b")
@@ -63,7 +80,7 @@ def test_a_member_that_says_nothing_of_what_it_has_may_have_it_still():
     assert world.beat("a", 2).response.member_epoch == 2
 
 
-def test_a_member_that_gives_nothing_back_is_out_after_its_rebalance_timeout():
+def test_a_member_that_revokes_nothing_is_removed_after_its_rebalance_timeout():
     world = ConsumerWorld()
     world.enter("a")
     world.enter("b")
@@ -77,7 +94,7 @@ def test_a_member_that_gives_nothing_back_is_out_after_its_rebalance_timeout():
     world.check_reload()
 
 
-def test_a_silent_member_is_out_after_its_session():
+def test_a_silent_member_is_removed_after_its_session():
     world = ConsumerWorld()
     world.enter("a")
     world.pass_time(SESSION_MS - 1)
@@ -87,8 +104,8 @@ def test_a_silent_member_is_out_after_its_session():
     assert world.group.state is ConsumerGroupState.EMPTY
 
 
-def test_a_group_with_times_of_its_own_says_so_at_the_next_heartbeat():
-    """What is set on it while its members are there counts from then on, and for it alone."""
+def test_a_group_with_its_own_timeouts_returns_them_at_the_next_heartbeat():
+    """A change while it has members applies from then on, and only to this group."""
     world = ConsumerWorld()
     world.enter("a")
     configs = {GROUP: ConfigImage({"consumer.session.timeout.ms": "60000", "consumer.heartbeat.interval.ms": "9000"})}
@@ -101,7 +118,7 @@ def test_a_group_with_times_of_its_own_says_so_at_the_next_heartbeat():
     assert not world.group.members
 
 
-def test_a_silent_member_that_can_not_be_let_go_is_tried_again():
+def test_a_silent_member_whose_removal_fails_is_removed_later():
     world = ConsumerWorld()
     world.enter("a")
     world.append_fails = ErrorCode.NOT_ENOUGH_REPLICAS
@@ -112,7 +129,7 @@ def test_a_silent_member_that_can_not_be_let_go_is_tried_again():
     assert not world.group.members
 
 
-def test_who_leaves_and_can_not_be_let_go_is_out_after_its_session():
+def test_a_leaving_member_whose_removal_fails_is_removed_after_its_session():
     world = ConsumerWorld()
     world.enter("a")
     world.enter("b")
@@ -126,7 +143,7 @@ def test_who_leaves_and_can_not_be_let_go_is_out_after_its_session():
     assert list(world.group.members) == ["a"]
 
 
-def test_who_leaves_is_out_at_once():
+def test_a_leaving_member_is_removed_at_once():
     world = ConsumerWorld()
     world.enter("a")
     world.enter("b")
@@ -138,8 +155,8 @@ def test_who_leaves_is_out_at_once():
 
 
 @pytest.mark.parametrize(("epoch", "owned"), [(1, {}), (9, {}), (2, None), (2, {"t": {3}})], ids=["older", "newer", "silent", "too much"])
-def test_an_epoch_of_its_own_is_fenced(epoch, owned):
-    """The member is in epoch 3 and has 0 and 1, or 2 and 3; with nothing it could be one whose last answer was lost."""
+def test_a_wrong_epoch_is_fenced(epoch, owned):
+    """The member is in epoch 3 and has 0 and 1, or 2 and 3; without partitions its last response could have been lost."""
     world = ConsumerWorld()
     world.enter("a")
     world.enter("b")
@@ -151,7 +168,7 @@ def test_an_epoch_of_its_own_is_fenced(epoch, owned):
     assert world.beat("a", epoch, owned=owned).error == ErrorCode.FENCED_MEMBER_EPOCH
 
 
-def test_a_member_whose_last_answer_was_lost_goes_on():
+def test_a_member_whose_last_answer_was_lost_continues():
     world = ConsumerWorld()
     world.enter("a")
     world.enter("b")
@@ -162,8 +179,8 @@ def test_a_member_whose_last_answer_was_lost_goes_on():
     assert (again.error, again.response.member_epoch) == (ErrorCode.NONE, 3)
 
 
-def test_a_member_that_begins_anew_gets_what_it_is_to_have():
-    """A client that was fenced joins under the id that it had."""
+def test_a_member_that_joins_again_gets_its_target():
+    """A fenced client joins again under its id."""
     world = ConsumerWorld()
     world.enter("a")
     response = world.enter("a")
@@ -190,7 +207,7 @@ def test_a_member_that_begins_anew_gets_what_it_is_to_have():
     ],
     ids=lambda value: str(value),
 )
-def test_what_a_join_must_say(change, error):
+def test_what_a_join_must_have(change, error):
     world = ConsumerWorld()
     asked = {"member_id": "a", "epoch": 0, "owned": {}, "rebalance_timeout_ms": 1_000, "subscribed_topic_names": ["t"], **change}
     answer = world.beat(asked.pop("member_id"), asked.pop("epoch"), **asked)
@@ -199,7 +216,7 @@ def test_what_a_join_must_say(change, error):
     assert not world.log
 
 
-def test_a_full_group_lets_nobody_in():
+def test_a_full_group_admits_no_member():
     world = ConsumerWorld(GroupSettings(consumer_max_size=1))
     world.enter("a")
     answer = world.beat("b", 0, owned={}, rebalance_timeout_ms=1, subscribed_topic_names=["t"])
@@ -207,7 +224,7 @@ def test_a_full_group_lets_nobody_in():
     assert world.beat("a", 2).error == ErrorCode.NONE
 
 
-def test_a_static_member_is_back_under_another_id_and_has_what_it_had():
+def test_a_static_member_returns_under_another_id_with_its_partitions():
     world = ConsumerWorld()
     first = world.enter("a", instance_id="one")
     refused = world.beat("b", 0, owned={}, rebalance_timeout_ms=1, subscribed_topic_names=["t"], instance_id="one")
@@ -224,7 +241,7 @@ def test_a_static_member_is_back_under_another_id_and_has_what_it_had():
     world.check_reload()
 
 
-def test_a_static_member_that_left_for_a_while_is_out_after_its_session():
+def test_a_static_member_that_left_temporarily_is_removed_after_its_session():
     world = ConsumerWorld()
     world.enter("a", instance_id="one")
     world.beat("a", -2, instance_id="one")
@@ -241,7 +258,7 @@ def test_a_topic_that_grows_is_noticed_at_a_heartbeat():
     assert (response.member_epoch, world.assigned(response)) == (3, {world.ids(): {0, 1, 2, 3, 4, 5}})
 
 
-def test_a_topic_that_is_made_later_is_noticed():
+def test_a_topic_that_is_created_later_is_noticed():
     world = ConsumerWorld(topics={})
     assert world.assigned(world.enter("a", "new")) == {}
     world.cluster.set_topic("new", 1)
@@ -249,7 +266,7 @@ def test_a_topic_that_is_made_later_is_noticed():
     world.check_reload()
 
 
-def test_a_topic_that_is_deleted_is_given_back():
+def test_a_topic_that_is_deleted_is_revoked():
     world = ConsumerWorld(topics={"t": 2, "u": 1})
     world.enter("a", "t", "u")
     old = world.ids("u")
@@ -263,7 +280,7 @@ def test_a_topic_that_is_deleted_is_given_back():
     assert world.ids("u") != old
 
 
-def test_a_subscription_that_changes_gives_back_at_once():
+def test_a_subscription_that_changes_revokes_at_once():
     world = ConsumerWorld(topics={"t": 2, "u": 1})
     world.enter("a", "t", "u")
     asked = world.beat("a", 2, owned={"t": {0, 1}, "u": {0}}, subscribed_topic_names=["t"]).response
@@ -271,7 +288,7 @@ def test_a_subscription_that_changes_gives_back_at_once():
     assert world.beat("a", 2, owned={"t": {0, 1}}).response.member_epoch == 3
 
 
-def test_the_assignor_that_most_members_ask_for_assigns():
+def test_the_assignor_that_most_members_name_is_used():
     world = ConsumerWorld()
     world.enter("a", server_assignor="range")
     assert world.groups.consumers.assignor_of(world.group) == "range"
@@ -281,7 +298,7 @@ def test_the_assignor_that_most_members_ask_for_assigns():
 
 
 def test_many_members_that_come_together_cost_few_targets():
-    """Between two targets there is an interval; who comes in between waits for the next one in the epoch of the last."""
+    """Targets are computed at intervals; a member that joins in between waits for the next one in the epoch of the last."""
     world = ConsumerWorld(GroupSettings(consumer_assignment_interval_ms=1_000))
     world.enter("a")
     second = world.enter("b")
@@ -313,13 +330,13 @@ def test_a_pattern_is_matched_after_the_join():
     world.check_reload()
 
 
-def test_a_pattern_matches_only_what_its_client_may_know_of():
+def test_a_pattern_matches_only_topics_that_its_client_may_describe():
     world = ConsumerWorld(topics={"t1": 1, "t2": 1})
     world.enter("a", subscribed_topic_regex="t.*", may_see=lambda name: name != "t2")
     assert world.group.living_subscriptions() == {"t1"}
 
 
-def test_a_pattern_matches_topics_that_are_made_later():
+def test_a_pattern_matches_topics_that_are_created_later():
     world = ConsumerWorld(topics={"t1": 1})
     world.enter("a", subscribed_topic_regex="t.*")
     world.settle("a")
@@ -331,28 +348,28 @@ def test_a_pattern_matches_topics_that_are_made_later():
     assert set(world.group.members["a"].assigned) == {world.ids("t1"), world.ids("t2")}
 
 
-def test_a_pattern_that_nobody_has_any_more_is_forgotten():
+def test_a_pattern_that_no_member_has_any_more_is_removed():
     world = ConsumerWorld(topics={"t1": 1, "u": 1})
     world.enter("a", subscribed_topic_regex="t.*")
     world.enter("b", subscribed_topic_regex="u")
     world.beat("b", -1)
     world.pass_time(10_001)
     world.settle("a")
-    assert set(world.group.patterns) == {"t.*"}
+    assert set(world.group.subscriptions.patterns) == {"t.*"}
     world.beat("a", -1)
-    assert not world.group.patterns
+    assert not world.group.subscriptions.patterns
     assert not world.group.is_subscribed_to("t1")
     world.check_reload()
 
 
-def test_what_living_members_consume_is_not_known_while_a_pattern_is_matched():
+def test_the_subscriptions_of_members_are_unknown_while_a_pattern_is_matched():
     world = ConsumerWorld(topics={"t1": 1, "u": 1})
     world.enter("a", "u")
     assert world.group.living_subscriptions() == {"u"}
     world.enter("b", subscribed_topic_regex="t.*")
     assert world.group.living_subscriptions() == {"u", "t1"}
     world.enter("c", subscribed_topic_regex="v.*")
-    assert world.group.living_subscriptions() is None, "patterns aren't matched more often than every ten seconds"
+    assert world.group.living_subscriptions() is None, "patterns are matched at most every ten seconds"
 
 
 def test_commits_are_by_the_members_epoch():
@@ -386,8 +403,8 @@ def test_an_empty_group_is_deleted_and_nothing_is_left():
     assert not world.reload().groups.by_id
 
 
-def test_a_large_target_is_made_by_a_worker_and_who_comes_meanwhile_is_in_the_next():
-    """Members go on with the target that they have; who has left since gets nothing by it."""
+def test_a_large_target_is_computed_by_a_worker_and_members_that_join_meanwhile_are_in_the_next():
+    """Members continue with their current target; members that have left receive nothing."""
     world = ConsumerWorld(topics={"t": 4_000})
     world.holds_work = True
     world.enter("a")
@@ -411,8 +428,8 @@ def test_a_large_target_is_made_by_a_worker_and_who_comes_meanwhile_is_in_the_ne
     world.check_reload()
 
 
-def test_what_of_a_large_target_is_new_is_found_out_a_member_at_a_time():
-    """Five thousand members would hold the loop for a twentieth of a second. Who leaves between two steps gets nothing by it."""
+def test_a_large_target_is_compared_one_member_at_a_time():
+    """Five thousand members would block the loop for 50 ms. A member that leaves between two steps receives nothing."""
     world = ConsumerWorld(topics={"t": 4_000})
     world.holds_work = True
     members = [f"member-{number}" for number in range(10)]
@@ -438,7 +455,7 @@ def test_what_of_a_large_target_is_new_is_found_out_a_member_at_a_time():
     world.check_reload()
 
 
-def test_a_target_of_a_group_that_is_gone_is_let_go():
+def test_a_target_of_a_group_that_is_gone_is_dropped():
     world = ConsumerWorld(topics={"t": 4_000})
     world.holds_work = True
     world.enter("a")
@@ -454,8 +471,8 @@ def test_a_target_of_a_group_that_is_gone_is_let_go():
     assert GROUP not in world.groups.by_id
 
 
-def test_a_member_that_has_not_heard_of_its_epoch_commits_for_what_it_has_since_before():
-    """Its epoch is 3, it knows 2, in which it was given all; two of the partitions are another's now."""
+def test_a_member_that_has_not_received_its_epoch_commits_for_what_it_keeps():
+    """Its epoch is 3, its client has 2, in which it had all partitions; two of them now belong to another member."""
     world = ConsumerWorld()
     world.enter("a")
     world.enter("b")

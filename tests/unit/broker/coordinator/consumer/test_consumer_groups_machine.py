@@ -1,5 +1,5 @@
-"""Members of a group whose partitions the broker assigns come, go, are slow, lose answers and come back, of both protocols, while topics
-change and coordinators take over: no partition has two owners, epochs only rise, and all converges when it is quiet."""
+"""Members of both protocols join, leave, are slow, lose responses and return, in a group whose partitions the broker assigns, while topics
+change and coordinators take over: no partition has two owners, epochs only rise, and the group converges when events stop."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.protocol.consumer_protocol import parse_assignment
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import TopicId
+from tests.examples import examples
 from tests.unit.broker.coordinator.consumer_world import ConsumerWorld, subscription
 from tests.unit.broker.coordinator.group_world import GROUP, REBALANCE_MS
 
@@ -31,7 +32,7 @@ Owned = dict[TopicId, set[int]]
 
 
 class Consumer:
-    """A client of the new protocol: takes up what it is told at once, and gives back when the machine says so."""
+    """A client of the new protocol: takes its assignment at once, and revokes when the machine calls for it."""
 
     def __init__(self, number: int, instance_id: str | None, subscribed: dict[str, Any]) -> None:
         self.member_id = f"consumer-{number}"
@@ -42,7 +43,7 @@ class Consumer:
         self.told: Owned = {}
         self.changed = False
         self.says_all = False
-        """The last answer was lost: clients then say all of themselves, and are told all."""
+        """The last response was lost: the client then sends its full state, and receives a full assignment."""
 
     def forget(self) -> None:
         self.epoch, self.owned, self.told = 0, {}, {}
@@ -51,7 +52,7 @@ class Consumer:
         self.owned = {topic: kept for topic, numbers in self.owned.items() if (kept := numbers & self.told.get(topic, set()))}
 
     def take_up(self) -> None:
-        """What is to be given back is given back first."""
+        """Partitions to revoke are revoked first."""
         if all(numbers <= self.told.get(topic, set()) for topic, numbers in self.owned.items()):
             self.owned = {topic: set(numbers) for topic, numbers in self.told.items()}
 
@@ -77,7 +78,7 @@ class Consumer:
 
 
 class Classic:
-    """A client of the classic protocol that gives back one after the other."""
+    """A client of the classic protocol that revokes one partition after the other."""
 
     def __init__(self, world: ConsumerWorld) -> None:
         self.member_id = ""
@@ -111,7 +112,7 @@ class Classic:
 
 
 class ConsumerGroups(RuleBasedStateMachine):
-    """See the module. A first member of the new protocol is always there, so the group keeps its kind."""
+    """Runs members of both protocols. One member of the new protocol is always there, so the group keeps its kind."""
 
     @initialize(interval_ms=st.sampled_from((0, 1_000)))
     def begin(self, interval_ms: int) -> None:
@@ -154,7 +155,7 @@ class ConsumerGroups(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 4))
     def begins_anew(self, number: int) -> None:
-        """The client lost itself, and joins under the id that it had."""
+        """The client lost its state, and joins under its previous id."""
         self.choose(number).forget()
 
     @precondition(lambda self: len(self.consumers) > 1)
@@ -200,18 +201,18 @@ class ConsumerGroups(RuleBasedStateMachine):
         self.world = self.world.reload()  # type: ignore[assignment]  # a copy of itself
 
     def group_is_here(self) -> bool:
-        """Without members of the new protocol the group may be classic, which is another test's business."""
+        """Without members of the new protocol the group may be classic, which another test covers."""
         group = self.world.groups.by_id.get(GROUP)
-        return isinstance(group, ConsumerGroup) and group.classic_count < len(group.members)
+        return isinstance(group, ConsumerGroup) and group.subscriptions.classic_count < len(group.members)
 
     @rule()
     def is_quiet(self) -> None:
-        """Everybody shows itself, and does what it is told, until nothing happens any more."""
+        """All members send heartbeats and apply their assignments until nothing changes any more."""
         self.classics = []
         for _ in range(14):
             self.world.pass_time(10_001)
             if GROUP not in self.world.groups.by_id:
-                self.epochs = (0, 0)  # It was empty, and expired: the next one of this name begins again.
+                self.epochs = (0, 0)  # The group was empty, and expired: the next one of this name starts again.
             for consumer in self.consumers:
                 consumer.give_back()
                 consumer.take_up()
@@ -261,9 +262,9 @@ class ConsumerGroups(RuleBasedStateMachine):
         if not isinstance(group, ConsumerGroup):
             return
         members = group.members.values()
-        assert set(group.topic_counts) == {name for member in members for name in member.topic_names}
-        assert set(group.pattern_counts) == {member.pattern for member in members if member.pattern is not None}
-        assert group.classic_count == sum(member.classic is not None for member in members)
+        assert set(group.subscriptions.topic_counts) == {name for member in members for name in member.topic_names}
+        assert set(group.subscriptions.pattern_counts) == {member.pattern for member in members if member.pattern is not None}
+        assert group.subscriptions.classic_count == sum(member.classic is not None for member in members)
         assert set(group.static_members.values()) == {member.member_id for member in members if member.instance_id is not None}
         owned = {
             (topic, number): member.member_id
@@ -272,8 +273,8 @@ class ConsumerGroups(RuleBasedStateMachine):
             for topic, numbers in part.items()
             for number in numbers
         }
-        assert {(topic, number): owner for topic, rows in group.owners.items() for number, owner in rows.items()} == owned
+        assert {(topic, number): owner for topic, rows in group.owners.by_topic.items() for number, owner in rows.items()} == owned
 
 
 TestConsumerGroups = ConsumerGroups.TestCase
-TestConsumerGroups.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestConsumerGroups.settings = settings(max_examples=examples(100), stateful_step_count=40, deadline=None)

@@ -1,4 +1,4 @@
-"""ConsumerGroupDescribe: what it tells of members while partitions change hands."""
+"""ConsumerGroupDescribe: its rows of members while partitions are reassigned."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.unit.broker.coordinator.consumer_world import ConsumerWorld
 from tests.unit.broker.coordinator.group_world import GROUP
 
 ONE_SLICE: Any = Turns(None, SimpleNamespace(monotonic_ms=lambda: 0))  # type: ignore[arg-type]
-"""No time passes: each answer is there at once."""
+"""No time passes: each response is there at once."""
 
 
 def described(world: ConsumerWorld) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def numbers(assignment: Any) -> set[int]:
     return {number for row in assignment.topic_partitions for number in row.partitions}
 
 
-def test_what_a_member_is_asked_to_give_back_is_its_own_until_it_has() -> None:
+def test_partitions_to_revoke_belong_to_a_member_until_it_has_revoked_them() -> None:
     world = ConsumerWorld()
     world.enter("a")
     world.enter("b")

@@ -1,4 +1,4 @@
-"""A group changes its kind while its members work: to the one whose partitions the broker assigns, and back."""
+"""A group changes its type while its members work: from classic to consumer, and back."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def assigned_by_sync(world: ConsumerWorld, member_id: str, generation_id: int) -
 
 
 def go_on(world: ConsumerWorld, member_id: str, owned: set[int]) -> tuple[int, set[int]]:
-    """A member of the classic protocol joins with what it has, and syncs: its generation, and what it gets."""
+    """A member of the classic protocol joins with its partitions, and syncs: its generation, and its new partitions."""
     said = (("cooperative-sticky", subscription("t", owned={"t": sorted(owned)} if owned else {})),)
     answer = world.join(member_id, protocols=said)
     assert answer.error == ErrorCode.NONE, answer.error
@@ -51,7 +51,7 @@ def go_on(world: ConsumerWorld, member_id: str, owned: set[int]) -> tuple[int, s
 
 
 def converge(world: ConsumerWorld, classic: dict[str, set[int]], *consumers: str) -> dict[str, int]:
-    """All do what they are told until the group is stable: the generations of those of the classic protocol."""
+    """All members apply their assignments until the group is stable: the generations of the classic ones."""
     generations = {member_id: world.group.members[member_id].member_epoch for member_id in classic}
     for _ in range(10):
         for member_id in consumers:
@@ -68,14 +68,14 @@ def converge(world: ConsumerWorld, classic: dict[str, set[int]], *consumers: str
 
 
 def upgraded(world: ConsumerWorld) -> tuple[dict[str, set[int]], dict[str, int]]:
-    """A group of two members of the classic protocol and `new`: what the two have, and their generations."""
+    """A group of two members of the classic protocol and `new`: the partitions of the two, and their generations."""
     members, _ = classic_group(world)
     world.enter("new")
     classic = dict(zip(members, ({0, 1}, {2, 3}), strict=True))
     return classic, converge(world, classic, "new")
 
 
-def test_a_classic_group_becomes_the_other_kind_and_nobody_loses_what_it_has():
+def test_a_classic_group_becomes_a_consumer_group_and_no_member_loses_its_partitions():
     world = ConsumerWorld()
     members, generation_id = classic_group(world)
     response = world.enter("new")
@@ -91,7 +91,7 @@ def test_a_classic_group_becomes_the_other_kind_and_nobody_loses_what_it_has():
     world.check_reload()
 
 
-def test_who_waits_in_a_rebalance_joins_again():
+def test_a_member_that_waits_in_a_rebalance_joins_again():
     world = ConsumerWorld()
     members, _ = classic_group(world)
     waiting = world.join(members[0], protocols=(("cooperative-sticky", subscription("t", "u")),))
@@ -100,12 +100,12 @@ def test_who_waits_in_a_rebalance_joins_again():
     assert waiting.error == ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_a_classic_group_in_its_first_rebalance_becomes_the_other_kind():
+def test_a_classic_group_in_its_first_rebalance_becomes_a_consumer_group():
     world = ConsumerWorld(GroupSettings(initial_rebalance_delay_ms=3_000))
     waiting = world.join("", protocols=PROTOCOLS, version=3)
     assert waiting.response is None
     response = world.enter("new", subscribed_topic_regex="t.*")
-    assert response.member_epoch > 0  # Epoch 0 is for joining: whoever is told that it is in it can't go on.
+    assert response.member_epoch > 0  # Epoch 0 is for joining: a member that receives epoch 0 cannot continue.
     assert waiting.error == ErrorCode.REBALANCE_IN_PROGRESS
     assert all(member.member_epoch > 0 for member in world.group.members.values())
     world.check_reload()
@@ -154,7 +154,7 @@ def test_members_of_the_classic_protocol_leave_and_are_late():
         world.pass_time(5_000)
         world.settle("new", rounds=1)
         world.heartbeat(second, generations[second])
-    assert list(world.group.members) == ["new"], "it was told to join again, and didn't in its time"
+    assert list(world.group.members) == ["new"], "the other one did not rejoin in time"
     assert world.assigned(world.enter("new")) == {world.ids(): {0, 1, 2, 3}}
 
 
@@ -187,7 +187,7 @@ def test_a_member_of_the_classic_protocol_joins_such_a_group():
     ],
     ids=["protocol", "type", "not a subscription", "unknown", "id"],
 )
-def test_who_is_not_let_in(more: dict[str, Any], error: ErrorCode):
+def test_members_that_are_refused(more: dict[str, Any], error: ErrorCode):
     world = ConsumerWorld()
     upgraded(world)
     answer = world.join(more.pop("member_id", ""), **{"protocols": PROTOCOLS, **more})
@@ -244,7 +244,7 @@ def test_a_group_that_is_not_of_consumers_stays_classic():
     assert answer.error == ErrorCode.GROUP_ID_NOT_FOUND
 
 
-def test_an_upgrade_that_can_not_be_kept_leaves_the_group_as_it_was():
+def test_an_upgrade_that_cannot_be_written_leaves_the_group_unchanged():
     world = ConsumerWorld()
     members, generation_id = classic_group(world)
     world.append_fails = ErrorCode.NOT_ENOUGH_REPLICAS
@@ -271,7 +271,7 @@ def test_an_empty_group_is_taken_over_by_either_kind():
 
 
 def test_a_static_member_goes_to_the_new_protocol_and_back():
-    """It is the only one, so with it the whole group goes, without anybody's part being given to somebody else."""
+    """It is the only member, so the whole group changes its type, and no partition moves to another member."""
     world = ConsumerWorld()
     joined = world.join(protocols=PROTOCOLS, instance_id="one").response
     world.sync(

@@ -1,4 +1,4 @@
-"""Patterns of clients: RE2's syntax, whole names, and none that holds the loop."""
+"""Patterns of clients: RE2's syntax, whole names, and none that blocks the loop."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_pattern_means_a_whole_name(text: str, matching: list[str], others: li
 
 
 @pytest.mark.parametrize("text", ["[a", "a(", "a)", "*a", "(?=a)b", r"(a)\1", "(?<!a)b", "a{1001}", "\ud800"])
-def test_what_is_no_pattern_of_re2_is_refused(text: str):
+def test_an_invalid_pattern_of_re2_is_refused(text: str):
     assert check_pattern(text) == INVALID
     with pytest.raises(PatternError, match=r"\w"):
         NamePattern(text)
@@ -46,7 +46,7 @@ def test_a_pattern_that_grows_is_refused(text: str):
     assert check_pattern(text) == INVALID
 
 
-def test_the_longest_list_of_names_is_let_in():
+def test_the_longest_list_of_names_is_accepted():
     names = [f"{number:04}" + "x" * 36 for number in range(PATTERN_BYTES_MAX // 41)]
     pattern = NamePattern("|".join(names))
     assert all(pattern.matches(name) for name in names)
@@ -66,13 +66,13 @@ def test_many_names_are_matched_in_steps():
 
 
 def test_the_larger_a_pattern_the_shorter_its_steps():
-    """This one makes RE2 compare each letter of a name with thousands of instructions."""
+    """This pattern makes RE2 compare each character of a name with thousands of instructions."""
     assert NamePattern("(?:a?.?b?){330}zz").step_names == 1
     assert NamePattern("topic-.*").step_names > 100
 
 
-def test_the_package_is_imported_by_the_first_pattern_only():
-    """It costs each broker that meets none 8 ms of its start, and 3 MB."""
+def test_the_package_is_imported_only_by_the_first_pattern():
+    """An import at the start would cost each broker without patterns 8 ms and 3 MB."""
     program = """
 import sys
 import lowtide.cli.main, lowtide.broker.lifecycle.broker

@@ -1,4 +1,4 @@
-"""Committed offsets: who may commit, what is kept, forgotten, and when."""
+"""Committed offsets: which requests may commit, what is kept, and when offsets expire."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def committed(world: World, topic: str = "t", topic_id: bytes = TOPIC_ID) -> int
     return None if value is None else value.offset
 
 
-def test_anybody_commits_to_a_group_without_members(world: World):
+def test_any_client_commits_to_a_group_without_members(world: World):
     assert commit(world, 5) == ErrorCode.NONE
     assert commit(world, 3) == ErrorCode.NONE
     assert committed(world) == committed(world.reload()) == 3
@@ -79,7 +79,7 @@ def test_a_member_of_no_group(world: World, version: int, error: ErrorCode):
     assert commit(world, 5, member_id="m", generation_id=1, version=version) == error
 
 
-def test_notes_have_a_limit(world: World):
+def test_metadata_has_a_limit(world: World):
     assert commit(world, 5, metadata="x" * 4096) == ErrorCode.NONE
     assert commit(world, 6, metadata="x" * 4097) == ErrorCode.OFFSET_METADATA_TOO_LARGE
     assert commit(world, 6, metadata="é" * 4097) == ErrorCode.OFFSET_METADATA_TOO_LARGE
@@ -89,7 +89,7 @@ def test_notes_have_a_limit(world: World):
     assert commit(world, 8, metadata="🌊" * 2048) == ErrorCode.NONE
 
 
-def test_what_was_committed_for_another_topic_of_the_name_is_not_told(world: World):
+def test_what_was_committed_for_another_topic_of_the_name_is_not_returned(world: World):
     commit(world, 5)
     assert committed(world, topic_id=bytes([8]) * 16) is None
     assert committed(world, topic_id=bytes(16)) == 5
@@ -111,7 +111,7 @@ def test_offsets_of_a_group_expire_some_time_after_its_last_member(world: World)
     assert world.reload().groups.by_id == {}
 
 
-def test_offsets_of_a_consuming_group_expire_but_for_its_topics(world: World):
+def test_offsets_of_a_consuming_group_expire_except_for_its_topics(world: World):
     [member], generation_id = world.stable(protocols=(("range", SUBSCRIBED_TO_T),))
     for topic in ("t", "u"):
         commit(world, 5, topic=topic, member_id=member, generation_id=generation_id)
@@ -121,7 +121,7 @@ def test_offsets_of_a_consuming_group_expire_but_for_its_topics(world: World):
     assert (committed(world), committed(world, "u")) == (5, None)
 
 
-def test_a_client_of_old_may_say_how_long(world: World):
+def test_an_old_client_may_set_the_retention_time(world: World):
     commit(world, 5, retention_time_ms=5_000)
     world.pass_time(4_900)
     assert committed(world) == 5
@@ -171,7 +171,7 @@ def test_a_group_without_members_is_deleted_with_its_offsets(world: World):
     assert (committed(world.reload()), world.reload().groups.by_id) == (None, {})
 
 
-def test_offsets_go_with_their_topic_but_not_with_an_older_one_of_the_name(world: World):
+def test_offsets_are_deleted_with_their_topic_but_not_with_an_older_one_of_the_name(world: World):
     commit(world, 5)
     for topic_id, left in ((bytes([8]) * 16, 5), (TOPIC_ID, None)):
         effects = world.effects()

@@ -1,4 +1,4 @@
-"""What counts as consumed by all groups (KIP-68), what a coordinator tells of it, and every doubt that keeps records."""
+"""What counts as consumed by all groups (KIP-68), the answer of a coordinator about it, and every doubt that keeps records."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from lowtide.protocol.messages.describe_consumed_offsets import ConsumedOffsetsT
 from lowtide.protocol.types import ZERO_TOPIC_ID
 
 ONE_SLICE: Any = Turns(None, SimpleNamespace(monotonic_ms=lambda: 0))  # type: ignore[arg-type]
-"""No time passes: each answer is there at once."""
+"""No time passes: each response is there at once."""
 
 OLD, NEW = bytes(15) + b"\1", bytes(15) + b"\2"
 
 
 def groups_of(**committed: int) -> Groups:
-    """Groups without members, with what they committed for partition 0 of t."""
+    """Groups without members, with their committed offsets for partition 0 of t."""
     groups = Groups(GroupSettings(), random.Random(1))
     for group_id, offset in committed.items():
         commit(groups, group_id, offset)
@@ -41,7 +41,7 @@ def commit(groups: Groups, group_id: str, offset: int, *, topic: str = "t", numb
 
 
 def add_pending(groups: Groups, group_id: str, offset: int, *, topic: str = "t", number: int = 0, topic_id: bytes = ZERO_TOPIC_ID) -> None:
-    """What a producer commits in a transaction that is open."""
+    """Add an offset of an open transaction."""
     value = OffsetCommitValue(offset=offset, leader_epoch=-1, metadata="", commit_timestamp=0, expire_timestamp=-1, topic_id=topic_id)
     groups.committed.apply_pending(4, OffsetCommitKey(group=group_id, topic=topic, partition=number), value, 100)
 
@@ -60,7 +60,7 @@ def add_live(
 
 
 def consumed(*coordinators: Groups) -> tuple[int, str | None]:
-    """How far partition 0 of t is consumed, by the groups of these coordinators."""
+    """The offset up to which the groups of these coordinators have consumed partition 0 of t."""
     told = NOT_CONSUMED
     for groups in coordinators:
         found = ConsumedOffsets([ConsumedOffsetsTopic(name="t", topic_id=NEW, partitions=[0])])
@@ -87,7 +87,7 @@ def test_a_live_group_that_has_not_committed_yet_keeps_what_it_subscribes_to() -
     assert consumed(groups) == (7, "a")
     add_live(groups, "b", frozenset({"t", "u"}))
     assert consumed(groups) == (-1, "b")
-    assert consumed(groups_of(c=3), groups) == (-1, "b"), "whoever else has consumed it"
+    assert consumed(groups_of(c=3), groups) == (-1, "b"), "for any offsets of other groups"
     commit(groups, "b", 3)
     assert consumed(groups) == (3, "b")
 
@@ -95,15 +95,15 @@ def test_a_live_group_that_has_not_committed_yet_keeps_what_it_subscribes_to() -
 def test_a_live_group_whose_subscription_is_not_known_keeps_what_it_has_not_committed() -> None:
     groups = groups_of(a=7)
     add_live(groups, "b", None, "connect")
-    assert consumed(groups) == (7, "a"), "it isn't one of consumers"
+    assert consumed(groups) == (7, "a"), "it is no group of consumers"
     add_live(groups, "b", None)
     assert consumed(groups) == (-1, "b")
     commit(groups, "b", 8)
-    assert consumed(groups) == (7, "a"), "what it consumes besides is no matter of this partition"
+    assert consumed(groups) == (7, "a"), "its other topics do not affect this partition"
 
 
-def test_who_is_joining_may_want_any_topic() -> None:
-    """The subscription is that of the last generation, of which a new member wasn't part."""
+def test_a_joining_member_may_subscribe_to_any_topic() -> None:
+    """The subscription is that of the last generation, which has no new member."""
     groups = groups_of(a=7)
     add_live(groups, "b", frozenset({"u"}), state=GroupState.PREPARING_REBALANCE)
     assert consumed(groups) == (-1, "b")
@@ -121,14 +121,14 @@ def test_what_was_committed_for_an_older_topic_of_the_name_does_not_count() -> N
     assert consumed(groups) == (-1, "a")
 
 
-def test_a_group_that_is_deleted_or_expired_counts_no_more() -> None:
+def test_a_group_that_is_deleted_or_expired_does_not_count() -> None:
     groups = groups_of(a=7, b=2)
     groups.committed.apply(OffsetCommitKey(group="b", topic="t", partition=0), None)
     assert consumed(groups) == (7, "a")
 
 
 def test_what_is_pending_in_a_transaction_does_not_count_and_without_another_offset_keeps_all() -> None:
-    """If the transaction is aborted the group begins anew, though it has no member: one that assigns itself partitions has none."""
+    """If the transaction aborts, the group starts again without a committed offset; a group with manual assignment has no members."""
     groups = groups_of(a=7, b=5)
     add_pending(groups, "a", 9)
     add_pending(groups, "c", 9, topic="u")
@@ -142,7 +142,7 @@ def test_what_is_pending_in_a_transaction_does_not_count_and_without_another_off
 
 
 @pytest.mark.parametrize(("asked", "committed"), [(3, 2000), (2000, 3), (0, 5)])
-def test_only_what_was_asked_for_is_told_whoever_has_more(asked: int, committed: int) -> None:
+def test_only_requested_partitions_are_returned(asked: int, committed: int) -> None:
     groups = groups_of()
     for number in range(committed):
         commit(groups, "a", number + 1, number=number)
@@ -153,11 +153,11 @@ def test_only_what_was_asked_for_is_told_whoever_has_more(asked: int, committed:
     assert steps <= 1 + min(asked, committed) // ROWS_PER_STEP + 1
 
 
-# What a coordinator answers
+# Responses of a coordinator
 
 
 class Coordinator:
-    """Shards of groups, whose logs are committed when the test says so."""
+    """Shards of groups, whose logs are committed when the test calls for it."""
 
     def __init__(self, *shards: Groups) -> None:
         self.error: ErrorCode | None = None
@@ -188,20 +188,20 @@ def epochs(answer: DescribeConsumedOffsetsResponse) -> dict[int, int]:
     return {row.partition_index: row.leader_epoch for row in answer.coordinators}
 
 
-def test_a_group_that_has_only_something_pending_is_looked_at_too() -> None:
+def test_a_group_with_only_pending_offsets_is_included() -> None:
     groups = groups_of(a=7)
     add_pending(groups, "c", 9)
     assert [(row.consumed_offset, row.group_id) for row in told(Coordinator(groups)).topics[0].partitions] == [(-1, "c")]
 
 
-def test_an_answer_names_what_it_speaks_for() -> None:
+def test_an_answer_names_the_partitions_that_it_covers() -> None:
     answer = told(Coordinator(groups_of(a=7), groups_of(b=5)))
     assert epochs(answer) == {0: 10, 1: 11}
     assert [(row.consumed_offset, row.group_id) for row in answer.topics[0].partitions] == [(5, "b")]
 
 
-def test_it_does_not_speak_for_what_may_be_lost_or_is_led_by_another_by_now() -> None:
-    """Of what it says of them only a smaller offset can be left, which keeps more."""
+def test_it_does_not_cover_partitions_that_may_be_lost_or_are_led_by_another_broker() -> None:
+    """From its rows about them only a smaller offset can remain, which keeps more records."""
     coordinator = Coordinator(groups_of(a=7), groups_of(b=5), groups_of(c=3), groups_of())
     coordinator.uncommitted = [coordinator.shards[1]]
     coordinator.shards[2].leads = False
@@ -209,14 +209,14 @@ def test_it_does_not_speak_for_what_may_be_lost_or_is_led_by_another_by_now() ->
     assert epochs(told(coordinator)) == {0: 10}
 
 
-def test_a_coordinator_that_is_loading_says_so() -> None:
+def test_a_coordinator_that_is_loading_reports_it() -> None:
     coordinator = Coordinator(groups_of(a=7))
     coordinator.error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert told(coordinator).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
 def test_surveys_take_turns() -> None:
-    """However many ask at once, the groups are gone through a slice at a time, and others have the loop in between."""
+    """For any number of concurrent requests, the groups are visited a slice at a time, and the loop serves others in between."""
     coordinator = Coordinator(groups_of(a=7))
     asked = [ConsumedOffsetsTopic(name="t", topic_id=NEW, partitions=[0])]
 

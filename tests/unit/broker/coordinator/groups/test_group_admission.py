@@ -1,7 +1,8 @@
-"""How many groups and offsets a broker remembers: what is above a limit is refused with Kafka's codes, what is there goes on."""
+"""Limits of the groups and offsets in a broker: above a limit requests are refused with Kafka's codes, and existing groups continue."""
 
 from __future__ import annotations
 
+from lowtide.broker.coordinator.group_admission import GroupAdmission
 from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.token_bucket import BURST_S
 from lowtide.protocol.errors import ErrorCode
@@ -41,7 +42,7 @@ def commit(world: World, group: str, *partitions: int, metadata: str = "") -> li
 
 
 def held(world: World) -> tuple[int, int]:
-    """What is remembered, counted anew: offsets, and their metadata."""
+    """The offsets in memory and the bytes of their metadata, counted again."""
     values = [value for topics in world.groups.committed.offsets.values() for rows in topics.values() for value in rows.values()]
     return len(values), sum(len(value.metadata) for value in values)
 
@@ -50,7 +51,7 @@ def counted(world: World) -> tuple[int, int]:
     return world.groups.admission.offset_count, world.groups.admission.metadata_bytes
 
 
-def test_a_group_above_the_limit_is_refused_and_the_others_go_on():
+def test_a_group_above_the_limit_is_refused_and_the_others_continue():
     world = world_of(groups_max=2)
     assert commit(world, "a", 0) == commit(world, "b", 0) == [ErrorCode.NONE]
     assert commit(world, "c", 0) == [ErrorCode.POLICY_VIOLATION]
@@ -63,7 +64,7 @@ def test_a_group_above_the_limit_is_refused_and_the_others_go_on():
     assert world.groups.admission.refused_count == 2
 
 
-def test_a_consumer_group_above_the_limit_is_refused_and_members_go_on():
+def test_a_consumer_group_above_the_limit_is_refused_and_members_continue():
     world = ConsumerWorld(GroupSettings(groups_max=1))
     count(world)
     response = world.enter("m1", "t")
@@ -74,11 +75,11 @@ def test_a_consumer_group_above_the_limit_is_refused_and_members_go_on():
     world.enter("m2", "t")
 
 
-def test_groups_that_begin_too_fast_are_asked_to_try_again():
+def test_groups_that_begin_too_fast_get_a_retriable_error():
     world = world_of(groups_created_per_second=1)
     codes = [commit(world, f"g{number}", 0)[0] for number in range(BURST_S + 5)]
     assert codes == [ErrorCode.NONE] * BURST_S + [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 5
-    assert commit(world, "g0", 1) == [ErrorCode.NONE], "a group that is there is never held up"
+    assert commit(world, "g0", 1) == [ErrorCode.NONE], "an existing group is never delayed"
     world.now_ms += 2_000
     assert commit(world, "late", 0) == [ErrorCode.NONE]
 
@@ -93,7 +94,7 @@ def test_metadata_above_the_limit_is_refused_and_offsets_without_it_are_not():
     assert commit(world, "a", 0, 1, metadata="x" * 40) == [ErrorCode.NONE] * 2
     assert commit(world, "a", 2, metadata="x" * 40) == [ErrorCode.OFFSET_METADATA_TOO_LARGE]
     assert commit(world, "b", 0) == [ErrorCode.NONE]
-    assert commit(world, "a", 0, metadata="y" * 40) == [ErrorCode.NONE], "it takes the place of as much"
+    assert commit(world, "a", 0, metadata="y" * 40) == [ErrorCode.NONE], "it replaces the same amount"
     assert commit(world, "a", 0, metadata="y" * 61) == [ErrorCode.OFFSET_METADATA_TOO_LARGE]
     assert commit(world, "a", 0) == [ErrorCode.NONE]
     assert commit(world, "a", 2, metadata="x" * 40) == [ErrorCode.NONE]
@@ -108,7 +109,7 @@ def test_offsets_above_the_limit_are_refused_and_those_there_are_committed_again
     assert counted(world) == held(world) == (3, 0)
 
 
-def test_what_is_forgotten_counts_no_more():
+def test_removed_offsets_do_not_count():
     world = world_of()
     commit(world, "a", 0, 1, metadata="abc")
     commit(world, "b", 0, metadata="de")
@@ -127,3 +128,29 @@ def test_what_is_loaded_counts_and_is_never_refused():
     commit(world, "a", 1, metadata="x")
     again = world.reload()
     assert counted(again) == held(again) == (2, 4)
+
+
+def test_that_most_groups_have_gone_is_said_once() -> None:
+    """What is remembered of their ids goes then: it would keep freed memory from the system."""
+    admission, count = GroupAdmission(GroupSettings()), 0
+    admission.count_groups = lambda: count
+    assert not admission.have_most_gone()
+    count = 10_000
+    assert not admission.have_most_gone()
+    count = 5_001
+    assert not admission.have_most_gone()
+    count = 5_000
+    assert admission.have_most_gone()
+    assert not admission.have_most_gone()
+    count = 3_000
+    assert not admission.have_most_gone()
+    count = 0
+    assert admission.have_most_gone()
+
+
+def test_few_groups_that_go_are_not_worth_it() -> None:
+    admission, count = GroupAdmission(GroupSettings()), 999
+    admission.count_groups = lambda: count
+    assert not admission.have_most_gone()
+    count = 0
+    assert not admission.have_most_gone()

@@ -1,4 +1,4 @@
-"""Groups of both types answer to one protocol, and no caller checks a class."""
+"""Groups of both types have one interface, and no caller checks a class."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ BROKER = Path(lowtide.broker.__file__).parent
 
 
 @pytest.mark.parametrize("path", sorted(BROKER.rglob("*.py")), ids=lambda path: str(path.relative_to(BROKER)))
-def test_no_module_asks_for_the_class_of_a_group(path: Path) -> None:
-    """What types of groups differ in is asked of the group, or of the service of its type."""
+def test_no_module_checks_the_class_of_a_group(path: Path) -> None:
+    """Differences between types are behind methods of the group, or of the service of its type."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("isinstance", "issubclass"):
             named = {name.id for name in ast.walk(node.args[1]) if isinstance(name, ast.Name)}
@@ -36,7 +36,7 @@ def test_every_type_has_its_services() -> None:
 
 @pytest.mark.parametrize("group", [ClassicGroup("g", wall_ms=7), ConsumerGroup("g")])
 def test_an_empty_group_of_each_type(group: AnyGroup) -> None:
-    """What a shard asks of groups; a group without members is the same for both types."""
+    """The questions of a shard to groups; a group without members gives the same answers for both types."""
     asked: Group = group
     assert asked.is_unused
     assert asked.may_expire_offsets

@@ -1,4 +1,4 @@
-"""Members that come, go, forget to answer and come back in any order: whatever they do, no partition has two owners in one generation."""
+"""Members join, leave, fail to respond and return in any order: no partition has two owners in one generation."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from lowtide.broker.coordinator.classic.classic_group import Member
+from lowtide.broker.coordinator.classic.classic_member import Member
 from lowtide.broker.coordinator.classic.group_state import GroupState
 from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.member_memory import MEMBER_BYTES, bytes_of_member
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.leave_group import MemberIdentity
+from tests.examples import examples
 from tests.unit.broker.coordinator.group_world import GROUP, REBALANCE_MS, SESSION_MS, Answer, World
 
 PARTITIONS = range(6)
@@ -21,7 +22,7 @@ INSTANCES = ("", "", "one", "two")
 
 
 class Consumer:
-    """A client that does what the protocol says, when it is asked to; `instance_id` is empty for a dynamic one."""
+    """A client that takes the next step of the protocol when called; `instance_id` is empty for a dynamic member."""
 
     def __init__(self, instance_id: str) -> None:
         self.instance_id = instance_id or None
@@ -33,7 +34,7 @@ class Consumer:
 
 
 class Groups(RuleBasedStateMachine):
-    """See the module."""
+    """Runs members and coordinators, and checks the owners of each generation."""
 
     @initialize(delay_ms=st.sampled_from((0, 500)))
     def begin(self, delay_ms: int) -> None:
@@ -41,7 +42,7 @@ class Groups(RuleBasedStateMachine):
         self.consumers: list[Consumer] = []
         self.highest_generation = 0
         self.owners: dict[tuple[int, int], str] = {}
-        """Generation and partition to the member, or instance, that was told to have it."""
+        """Generation and partition to the member, or instance, that received it."""
 
     def choose(self, number: int) -> Consumer:
         return self.consumers[number % len(self.consumers)]
@@ -93,9 +94,9 @@ class Groups(RuleBasedStateMachine):
 
     @rule()
     def another_coordinator_takes_over(self) -> None:
-        """Whoever waits is sent there, and asks again."""
+        """Requests that wait are answered NOT_COORDINATOR, and the clients ask again."""
         if self.world.holds_commits:
-            return  # What isn't committed may be lost by this; the coordinator's runtime has tests of that.
+            return  # This may lose uncommitted records; tests of the coordinator's runtime cover that.
         effects = self.world.effects()
         self.world.groups.on_unloaded(effects)
         self.world.carry_out(effects)
@@ -106,7 +107,7 @@ class Groups(RuleBasedStateMachine):
         self.owners = {}
 
     def look(self, consumer: Consumer) -> None:
-        """React to what has been answered."""
+        """React to the responses."""
         if consumer.joining is not None and consumer.joining.response is not None:
             response, consumer.joining = consumer.joining.response, None
             if response.error_code == ErrorCode.NONE:
@@ -152,13 +153,13 @@ class Groups(RuleBasedStateMachine):
         assert group.leader_id in (group.members or {None: None})
         if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
             assert group.members
-            # A static member that is back waits for the record of its new id, if for anything.
+            # A static member that returned waits at most for the record of its new id.
             waiting = [member for member in group.members.values() if member.awaiting_join is not None]
             assert all(member.group_instance_id is not None for member in waiting)
 
     @invariant()
     def what_is_held_is_counted(self) -> None:
-        """Of all members and ids that there are, and of nobody who is gone."""
+        """The count covers all existing members and ids, and no removed ones."""
         if not hasattr(self, "world"):
             return
         groups = self.world.groups
@@ -167,8 +168,8 @@ class Groups(RuleBasedStateMachine):
         assert groups.memory.held_bytes == sum(group.held_bytes for group in groups.by_id.values())
 
     @invariant()
-    def whoever_waits_is_waited_for_with_a_deadline(self) -> None:
-        """Nobody can wait for ever: each member has a session, each rebalance an end."""
+    def every_wait_has_a_deadline(self) -> None:
+        """No request waits forever: each member has a session, each rebalance an end."""
         group = self.world.groups.by_id.get(GROUP) if hasattr(self, "world") else None
         if group is None:
             return
@@ -193,4 +194,4 @@ def held_by(member: Member) -> int:
 
 
 TestGroups = Groups.TestCase
-TestGroups.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestGroups.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)

@@ -1,4 +1,4 @@
-"""Offsets in transactions: who may commit them, that nobody is told them before their transaction is, and what of them counts then."""
+"""Offsets in transactions: which producers may commit them, that they are returned only after the commit, and which of them count."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from lowtide.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+from tests.examples import examples
 from tests.unit.broker.coordinator.consumer_world import ConsumerWorld
 from tests.unit.broker.coordinator.group_world import GROUP, World
 
@@ -84,7 +85,7 @@ def test_a_commit_made_after_one_in_a_transaction_stays_when_that_is_committed(w
     assert (committed(world), is_stable(world)) == (5, True)
 
 
-def test_of_two_transactions_that_counts_which_wrote_last(world: World):
+def test_of_two_transactions_the_one_that_wrote_last_counts(world: World):
     commit_in_transaction(world, 5, producer_id=1)
     commit_in_transaction(world, 6, producer_id=2)
     world.end_transaction(2, is_commit=True)
@@ -98,7 +99,7 @@ def test_of_two_transactions_that_counts_which_wrote_last(world: World):
     assert committed(world) == 7
 
 
-def test_members_are_known_by_their_generation_and_others_are_let_in(world: World):
+def test_members_are_checked_by_their_generation_and_others_are_accepted(world: World):
     assert commit_in_transaction(world, 5, member_id="m", generation_id_or_member_epoch=1) == ErrorCode.ILLEGAL_GENERATION
     [member], generation_id = world.stable(instance_id="i")
     more = {"member_id": member, "group_instance_id": "i"}
@@ -112,13 +113,13 @@ def test_members_are_known_by_their_generation_and_others_are_let_in(world: Worl
     assert commit_in_transaction(world, 5, **more, generation_id_or_member_epoch=generation_id) == ErrorCode.NONE
 
 
-def test_notes_have_a_limit(world: World):
+def test_metadata_has_a_limit(world: World):
     assert commit_in_transaction(world, 5, metadata="x" * 4097) == ErrorCode.OFFSET_METADATA_TOO_LARGE
     assert is_stable(world)
 
 
 def test_a_transaction_has_a_limit_of_offsets(world: World, monkeypatch: pytest.MonkeyPatch):
-    """They are made to count in one turn of the loop: a million of them would hold it for a second."""
+    """They become committed in one turn of the loop: a million of them would block it for a second."""
     monkeypatch.setattr(pending_offsets, "PENDING_OFFSETS_MAX", 3)
     assert [commit_in_transaction(world, 1, topic=f"t{number}") for number in range(4)] == [ErrorCode.NONE] * 3 + [
         ErrorCode.INVALID_COMMIT_OFFSET_SIZE
@@ -139,7 +140,7 @@ def test_nothing_expires_while_a_transaction_is_open(world: World):
     assert (committed(world), world.groups.by_id) == (None, {})
 
 
-def test_a_group_of_which_all_is_pending_is_kept(world: World):
+def test_a_group_with_only_pending_offsets_is_kept(world: World):
     commit_in_transaction(world, 9)
     world.pass_time(2 * RETENTION_MS)
     assert list(world.groups.by_id) == [GROUP]
@@ -147,7 +148,7 @@ def test_a_group_of_which_all_is_pending_is_kept(world: World):
     assert committed(world) == 9
 
 
-def test_what_is_deleted_does_not_come_back_with_its_transaction(world: World):
+def test_what_is_deleted_does_not_return_with_its_transaction(world: World):
     commit(world, 5)
     for topic in ("t", "u"):
         commit_in_transaction(world, 9, topic=topic)
@@ -178,7 +179,7 @@ def test_a_group_is_deleted_with_what_is_pending(world: World):
 
 
 @pytest.mark.parametrize(("topic_id", "told"), [(TOPIC_ID, None), (bytes([8]) * 16, 9)])
-def test_with_a_topic_goes_what_is_pending_for_it_but_not_for_a_newer_one(world: World, topic_id: bytes, told: int | None):
+def test_a_topic_is_deleted_with_its_pending_offsets_but_not_for_a_newer_one(world: World, topic_id: bytes, told: int | None):
     commit_in_transaction(world, 9)
     effects = world.effects()
     world.groups.committed.delete_topics(GROUP, [("t", topic_id)], effects)
@@ -196,7 +197,7 @@ def test_what_is_pending_is_not_consumed(world: World):
     assert found.found["t"][0] == Consumed(5, GROUP)
 
 
-def test_an_answer_about_a_group_waits_for_the_marker_of_its_transaction(world: World):
+def test_the_offsets_of_a_group_wait_for_the_marker_of_its_transaction(world: World):
     commit_in_transaction(world, 9)
     assert world.groups.read_barrier(GROUP) == 0
     world.end_transaction(PRODUCER, is_commit=False)
@@ -208,7 +209,7 @@ PRODUCERS = (1, 2, 3)
 
 
 class Offsets(RuleBasedStateMachine):
-    """Commits in and out of transactions, ends, deletions, compactions, new coordinators, against a model that looks at the whole log."""
+    """Commits in and out of transactions, ends, deletions, compactions, new coordinators, against a model that reads the whole log."""
 
     @initialize()
     def begin(self) -> None:
@@ -245,7 +246,7 @@ class Offsets(RuleBasedStateMachine):
 
     @rule()
     def is_compacted(self) -> None:
-        """Below the first open transaction, of the records that count the last one of each key stays; what was aborted goes."""
+        """Below the first open transaction, the last committed record of each key stays; aborted records are removed."""
         entries, end = self.world.log, self.last_stable_offset()
         ends = [(offset, change) for offset, change in entries if isinstance(change, TransactionEnded)]
         last: dict[str, int] = {}
@@ -274,7 +275,7 @@ class Offsets(RuleBasedStateMachine):
         return min(opened.values(), default=self.world.end_offset)
 
     def expected(self, topic: str) -> tuple[int | None, bool]:
-        """What counts, and whether that is stable: of the records whose transactions are committed the last, unless it was deleted."""
+        """The committed offset, and whether it is stable: the last record whose transaction is committed, unless deleted."""
         found: int | None = None
         unstable: set[int] = set()
         for index, (_, change) in enumerate(self.history):
@@ -305,7 +306,7 @@ class Offsets(RuleBasedStateMachine):
 
 
 TestOffsets = Offsets.TestCase
-TestOffsets.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
+TestOffsets.settings = settings(max_examples=examples(200), stateful_step_count=30, deadline=None)
 
 
 @pytest.mark.parametrize(
@@ -319,8 +320,8 @@ TestOffsets.settings = settings(max_examples=200, stateful_step_count=30, deadli
         ("b", 2, ErrorCode.UNKNOWN_MEMBER_ID),
     ],
 )
-def test_a_producer_is_told_of_a_wrong_epoch_as_of_a_wrong_generation(member_id: str, epoch: int, error: ErrorCode):
-    """That is what clients' producers know and abort by; the code of the new protocol would be the end of them."""
+def test_a_producer_gets_the_same_error_for_a_wrong_epoch_as_for_a_wrong_generation(member_id: str, epoch: int, error: ErrorCode):
+    """Producers know this code and abort; the code of the new protocol would be fatal for them."""
     consumers = ConsumerWorld()
     consumers.enter("a")
     assert commit_in_transaction(consumers, 5, member_id=member_id, generation_id_or_member_epoch=epoch) == error

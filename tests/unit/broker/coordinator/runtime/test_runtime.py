@@ -1,4 +1,4 @@
-"""What the runtime of coordinators makes of appends that fail: the state says what the log says."""
+"""The coordinators' runtime and failed appends: the state agrees with the log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.groups.group_shard import Groups
 from lowtide.broker.coordinator.runtime.coordinator_runtime import CoordinatorRuntime
-from lowtide.broker.coordinator.runtime.shard import Shard
+from lowtide.broker.coordinator.runtime.shard import CoordinatedTopic, Shard
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.group_records import OffsetCommitValue
 from lowtide.protocol.types import ZERO_TOPIC_ID, TopicPartition
@@ -20,7 +20,7 @@ TOPIC = "__consumer_offsets"
 
 
 class Replicas:
-    """One partition that is led here, whose log takes so many batches and then refuses them."""
+    """One partition that is led here, whose log accepts so many batches and then refuses them."""
 
     def __init__(self, *, takes: int, max_message_bytes: int) -> None:
         self.takes = takes
@@ -45,26 +45,25 @@ class Replicas:
 
 
 class World:
-    """A runtime over that."""
+    """A runtime over that partition."""
 
     def __init__(self, *, takes: int, max_message_bytes: int = 1 << 20) -> None:
         self.replicas = Replicas(takes=takes, max_message_bytes=max_message_bytes)
         loop: Any = SimpleNamespace(call_later=lambda *_: SimpleNamespace(cancel=lambda: None))
         self.runtime: CoordinatorRuntime[Groups] = CoordinatorRuntime(
-            topic=TOPIC,
+            CoordinatedTopic(name=TOPIC, make_state=lambda: Groups(GroupSettings(), random.Random(1))),
             replicas=self.replicas,  # type: ignore[arg-type]
             clock=SimpleNamespace(monotonic_ms=lambda: 0, wall_ms=lambda: 1_000),  # type: ignore[arg-type]
             loop=loop,
             worker=None,  # type: ignore[arg-type]  # an empty log needs no reading
             log=SimpleNamespace(warning=lambda *_, **__: None),
-            make_state=lambda: Groups(GroupSettings(), random.Random(1)),
         )
         found = self.runtime.find(0)
         assert isinstance(found, Shard)
         self.shard = found
 
     def commit(self, count: int) -> ErrorCode:
-        """Commit offsets of so many partitions. What the committer is told."""
+        """Commit offsets of so many partitions; returns the error code of the response."""
         told: list[ErrorCode] = []
         effects = self.runtime.effects()
         values = [(number, OffsetCommitValue(offset=number, metadata="m" * 100, commit_timestamp=1_000)) for number in range(count)]
@@ -75,7 +74,7 @@ class World:
         return error
 
 
-def test_commits_in_several_batches_are_all_taken_over_with_their_last_offset() -> None:
+def test_commits_in_several_batches_are_all_applied_with_their_last_offset() -> None:
     world = World(takes=100, max_message_bytes=1_000)
     assert world.commit(30) == ErrorCode.NONE
     assert world.replicas.takes < 99
@@ -91,8 +90,8 @@ def test_what_is_refused_at_once_changes_nothing() -> None:
     assert not world.shard.state.committed.offsets
 
 
-def test_a_state_of_which_a_part_of_the_records_was_kept_is_read_anew() -> None:
-    """The log has some of them, and the state none: who loads the log would tell something else."""
+def test_a_state_with_a_part_of_its_records_in_the_log_is_loaded_again() -> None:
+    """The log has some of the records, and the state none: a coordinator that loads the log would differ."""
     world = World(takes=1, max_message_bytes=1_000)
     assert world.commit(30) == ErrorCode.RECORD_LIST_TOO_LARGE
     assert 0 < world.replicas.log.log_end_offset < 30

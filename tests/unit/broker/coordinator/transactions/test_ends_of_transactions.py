@@ -1,4 +1,4 @@
-"""What every state of a transactional id answers to an end, a beginning and a new producer, as Kafka's `TransactionCoordinator` does."""
+"""The response in every state of a transactional id to an end, a start and a new producer, as in Kafka's `TransactionCoordinator`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .test_transaction_machine import NAME, NONE, PARTITIONS, World, start
 FENCED, INVALID, CONCURRENT = ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_TXN_STATE, ErrorCode.CONCURRENT_TRANSACTIONS
 UNMAPPED = ErrorCode.INVALID_PRODUCER_ID_MAPPING
 BUMPED = (NONE, 1)
-"""Success, with an epoch above the one that was asked with. What is one error stands for itself."""
+"""Success, with an epoch above the one in the request. An error is written as itself."""
 
 SAME = (NONE, 0)
 
@@ -33,7 +33,7 @@ def made(state: str) -> tuple[World, int, int]:
 
 
 TABLE = {
-    # What it is, and what an abort and a commit answer in the epoch before ("retry") and in the present one.
+    # The state, and the responses to an abort and a commit in the previous epoch ("retry") and in the current one.
     "empty": (FENCED, BUMPED, FENCED, INVALID),
     "ongoing": (FENCED, BUMPED, FENCED, BUMPED),
     "committing": (CONCURRENT, CONCURRENT, CONCURRENT, CONCURRENT),
@@ -59,7 +59,7 @@ def test_the_table_of_ends(state: str) -> None:
 
 @pytest.mark.parametrize("is_commit", [True, False])
 @pytest.mark.parametrize("version", [0, 2])
-def test_while_an_end_is_told_everything_comes_again(is_commit: bool, version: int) -> None:  # noqa: FBT001
+def test_while_markers_are_written_every_request_is_retried(is_commit: bool, version: int) -> None:  # noqa: FBT001
     world = World()
     producer_id, epoch = start(world)
     world.add((producer_id, epoch), PARTITIONS[0], version)
@@ -75,8 +75,8 @@ def test_while_an_end_is_told_everything_comes_again(is_commit: bool, version: i
     assert world.add(following, PARTITIONS[1], version) == NONE
 
 
-def test_a_producer_goes_on_with_its_next_id_while_markers_of_the_last_one_are_written() -> None:
-    """The answer to the end named an id that the coordinator keeps only when all partitions have been told."""
+def test_a_producer_continues_with_its_next_id_while_markers_of_the_last_one_are_written() -> None:
+    """The response to the end has an id that the coordinator stores only when all markers are written."""
     world = World()
     producer_id, _ = start(world)
     world.state.transactions[NAME].producer_epoch = EPOCH_MAX - 2
@@ -89,12 +89,12 @@ def test_a_producer_goes_on_with_its_next_id_while_markers_of_the_last_one_are_w
     assert world.init(following) == world.end(following, is_commit=False, version=2) == (CONCURRENT, -1, -1)
     assert world.end(last, is_commit=True, version=2) == (CONCURRENT, -1, -1)
     world.complete(world.told.pop())
-    assert world.end(last, is_commit=True, version=2) == answer, "the answer was lost"
+    assert world.end(last, is_commit=True, version=2) == answer, "the response was lost"
     assert world.add(following, PARTITIONS[0], 2) == NONE
 
 
 @pytest.mark.parametrize("version", [0, 2])
-def test_who_never_had_the_transactional_id_changes_nothing(version: int) -> None:
+def test_a_producer_without_the_transactional_id_changes_nothing(version: int) -> None:
     world, producer_id, epoch = made("ongoing")
     stranger, older = (producer_id + 7, epoch), (producer_id, epoch - 1)
     assert (world.add(stranger, PARTITIONS[0], version), world.add(older, PARTITIONS[0], version)) == (UNMAPPED, FENCED)

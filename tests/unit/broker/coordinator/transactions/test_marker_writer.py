@@ -1,4 +1,4 @@
-"""Markers in the partitions of a coordinator: none while its log is read, and its state hears of each in the turn of its append."""
+"""Markers in the partitions of a coordinator: none while its log is loaded, and its state receives each in the turn of its append."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GROUPS, OTHER = TopicPartition("groups", 0), TopicPartition("t", 0)
 
 
 class World:
-    """Partitions that this broker leads, and the state that is kept in one of them; `events` in their order."""
+    """Partitions that this broker leads, and the state that one of them has; `events` are in order."""
 
     def __init__(self, *, may_mark: bool = True, refusal: ErrorCode | None = None) -> None:
         self.may, self.refusal = may_mark, refusal
@@ -51,7 +51,7 @@ class World:
         return error
 
 
-def test_the_state_hears_of_a_marker_before_anybody_else_does_anything() -> None:
+def test_the_state_receives_a_marker_before_anything_else_runs() -> None:
     world = World()
     assert world.write(GROUPS) == ErrorCode.NONE
     assert world.events == [("appended", GROUPS), ("noted", GROUPS, 41), ("waits", GROUPS, 42)]
@@ -65,13 +65,13 @@ def test_no_marker_is_appended_while_it_could_be_missed() -> None:
 
 
 @pytest.mark.parametrize("error", [ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED])
-def test_a_marker_that_is_refused_is_not_heard_of(error: ErrorCode) -> None:
+def test_a_marker_that_is_refused_does_not_reach_the_state(error: ErrorCode) -> None:
     world = World(refusal=error)
     assert world.write(GROUPS) == error
     assert world.events == [("appended", GROUPS)]
 
 
-def test_markers_in_other_partitions_are_nobodys_business() -> None:
+def test_markers_in_other_partitions_are_ignored() -> None:
     world = World()
     assert world.write(OTHER) == ErrorCode.NONE
     assert world.events == [("appended", OTHER), ("waits", OTHER, 42)]

@@ -1,7 +1,7 @@
-"""A coordinator of transactions under any sequence of requests, failures, restarts and lost records, with partitions that check what comes.
+"""A transaction coordinator under any sequence of requests, failures, restarts and lost records, with partitions that check markers.
 
-Protected: all partitions of a transaction are told the same end; what a producer was told to be committed is; nothing that was told is
-taken back by a crash; and when everything works again no transaction is left open anywhere.
+Protected: all partitions of a transaction receive the same end; a commit that was reported to a producer is a commit; no reported result
+is undone by a crash; and when all parts work again no transaction is left open anywhere.
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ from lowtide.broker.coordinator.transactions.transaction import EPOCH_MAX, Trans
 from lowtide.broker.coordinator.transactions.transaction_settings import TransactionSettings
 from lowtide.broker.coordinator.transactions.transaction_shard import Transactions
 from lowtide.broker.coordinator.transactions.transaction_state import TransactionState
+from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.records import read_batch_header
 from lowtide.protocol.transaction_records import decode_transaction
 from lowtide.protocol.types import TopicPartition
 from lowtide.storage.log.markers import make_marker
 from lowtide.storage.log.producer_state import ACCEPTED, ProducerStateManager
+from tests.examples import examples
 
 NAME = "transfers"
 TIMEOUT_MS = 10_000
@@ -33,7 +36,7 @@ NONE = ErrorCode.NONE
 
 
 class World:
-    """A coordinator whose records are kept in a list, of which the first `committed` can't be lost."""
+    """A coordinator whose records are in a list; the first `committed` of them cannot be lost."""
 
     def __init__(self, *, first_epoch: int = 0) -> None:
         self.log: list[tuple[bytes, bytes | None]] = []
@@ -85,7 +88,7 @@ class World:
         self.release(NONE)
 
     def release(self, error: ErrorCode) -> None:
-        """Whoever waits for a commit hears of it, or that it took too long."""
+        """Requests that wait for a commit complete, or fail because it took too long."""
         self.holds_back = False
         held, self.held = self.held, []
         for go_on in held:
@@ -94,7 +97,7 @@ class World:
             self.carry_out(later)
 
     def restart(self, kept: int) -> None:
-        """Another broker takes over, with a log that is at least what was committed."""
+        """Another broker takes over, with a log that has at least the committed records."""
         del self.log[max(kept, self.committed) :]
         self.committed = len(self.log)
         self.held, self.told, self.holds_back, self.refuses = [], [], False, False
@@ -118,7 +121,7 @@ class World:
 
             self.decide(decide)
 
-    # What producers ask
+    # Requests of producers
     def init(self, expected: tuple[int, int] | None = None) -> tuple[ErrorCode, int, int] | None:
         answers: list[tuple[ErrorCode, int, int]] = []
         self.decide(
@@ -171,7 +174,7 @@ class TransactionMachine(RuleBasedStateMachine):
         self.producers: list[tuple[int, int]] = []
         self.current: dict[tuple[int, int], int] = {}
         self.ending: dict[tuple[int, int], bool] = {}
-        """Who has asked for an end and doesn't know what became of it. As clients do, he asks again, and writes nothing meanwhile."""
+        """Producers whose EndTxn has no known result. Like real clients, they retry it, and write nothing meanwhile."""
         self.offset = 0
         self.transaction = 0
 
@@ -205,9 +208,10 @@ class TransactionMachine(RuleBasedStateMachine):
         if state.check(producer_id, epoch, sequence, 1, is_transactional=True) is not ACCEPTED:
             return
         self.offset += 1
-        state.update(
-            producer_id, epoch, sequence, base_offset=self.offset, record_count=1, max_timestamp=1, now_ms=1, is_transactional=True
+        batch = build_batch(
+            [(1, None, None, ())], producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, is_transactional=True
         )
+        state.update(read_batch_header(batch), base_offset=self.offset, now_ms=1)
         self.open.setdefault((partition, producer_id), set()).add(self.current[identity])
 
     def _next_transaction(self) -> int:
@@ -235,7 +239,7 @@ class TransactionMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 3))
     def tell(self, count: int) -> None:
-        """Markers reach some of the partitions of an end; when all have it, it is completed."""
+        """Markers reach some of the partitions of an end; when all have theirs, the end is complete."""
         if not self.world.told:
             return
         transaction = self.world.told[0]
@@ -269,12 +273,12 @@ class TransactionMachine(RuleBasedStateMachine):
         state.end_transaction(producer_id, transaction.producer_epoch, marker.control, marker_offset=self.offset, timestamp=1, now_ms=1)
         for number in self.open.pop((partition, producer_id), set()):
             self.ends.setdefault(number, set()).add(is_commit)
-            assert len(self.ends[number]) == 1, "partitions were told different ends"
+            assert len(self.ends[number]) == 1, "partitions received different ends"
             assert is_commit or number not in self.told_committed, "a committed transaction was aborted"
 
     @rule(count=st.integers(5, 25))
     def work(self, count: int) -> None:
-        """Many of the above, with nothing in their way, and any of them the last."""
+        """Many of the operations above, without obstacles; any of them may be the last."""
         self.world.refuses = False
         self.world.commit()
         if not self.producers:
@@ -308,7 +312,7 @@ class TransactionMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 4))
     def take_too_long(self, count: int) -> None:
-        """Records are in the log, and nobody knows for how long."""
+        """The records are in the log, but may still be lost."""
         self.world.holds_back = True
         for _ in range(count):
             if self.random.random() < 0.5:
@@ -337,7 +341,7 @@ class TransactionMachine(RuleBasedStateMachine):
         assert known is None or known.state in (TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
 
 
-TransactionMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TransactionMachine.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)
 test_any_history_of_transactions = TransactionMachine.TestCase
 
 
@@ -361,7 +365,7 @@ def test_another_producer_ends_what_is_open_and_gets_an_epoch_two_higher() -> No
     assert world.end(first, is_commit=True) == (ErrorCode.PRODUCER_FENCED, -1, -1)
 
 
-def test_the_same_end_may_be_asked_for_again_and_no_other() -> None:
+def test_the_same_end_may_be_repeated_and_no_other() -> None:
     world = World()
     identity = start(world)
     assert world.end(identity, is_commit=True) == (ErrorCode.INVALID_TXN_STATE, -1, -1)
@@ -381,7 +385,7 @@ def test_each_transaction_has_its_own_epoch_and_an_empty_one_may_be_aborted() ->
     assert world.end((producer_id, epoch), is_commit=True, version=2) == (NONE, producer_id, epoch + 1)
     assert world.end((producer_id, epoch), is_commit=True, version=2) == (ErrorCode.CONCURRENT_TRANSACTIONS, -1, -1)
     world.complete(world.told.pop())
-    assert world.end((producer_id, epoch), is_commit=True, version=2) == (NONE, producer_id, epoch + 1), "its answer was lost"
+    assert world.end((producer_id, epoch), is_commit=True, version=2) == (NONE, producer_id, epoch + 1), "its response was lost"
     assert world.end((producer_id, epoch), is_commit=False, version=2) == (ErrorCode.INVALID_TXN_STATE, -1, -1)
     assert world.end((producer_id, epoch + 1), is_commit=True, version=2) == (ErrorCode.INVALID_TXN_STATE, -1, -1)
     assert world.end((producer_id, epoch + 1), is_commit=False, version=2) == (NONE, producer_id, epoch + 2)
@@ -400,24 +404,24 @@ def test_a_producer_whose_epochs_are_used_up_gets_another_id(version: int) -> No
     world.complete(world.told.pop())
     if version:
         assert ended == (NONE, producer_id + 1, 0)
-        assert world.end(before, is_commit=True, version=2) == (NONE, producer_id + 1, 0), "its answer was lost"
+        assert world.end(before, is_commit=True, version=2) == (NONE, producer_id + 1, 0), "its response was lost"
     else:
         assert start(world) == (producer_id + 1, 0)
     assert world.add(before, PARTITIONS[0]) == ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
-def test_who_goes_on_after_an_error_says_which_epoch_it_has() -> None:
+def test_a_producer_that_continues_after_an_error_sends_its_epoch() -> None:
     world = World()
     producer_id, epoch = start(world)
     assert world.init((producer_id, epoch)) == (NONE, producer_id, epoch + 1)
-    assert world.init((producer_id, epoch)) == (NONE, producer_id, epoch + 1), "the same answer again"
+    assert world.init((producer_id, epoch)) == (NONE, producer_id, epoch + 1), "the same response again"
     assert world.init((producer_id + 5, epoch)) == (ErrorCode.PRODUCER_FENCED, -1, -1)
     assert start(world) == (producer_id, epoch + 2)
     assert world.init((producer_id, epoch)) == (ErrorCode.PRODUCER_FENCED, -1, -1)
 
 
-def test_an_end_is_told_once_though_the_one_before_took_too_long_to_complete() -> None:
-    """Told twice, the second time would end the next transaction of the same epoch, on some of its partitions."""
+def test_markers_are_written_once_though_the_end_before_took_too_long_to_complete() -> None:
+    """A second time, they would end the next transaction of the same epoch on some of its partitions."""
     world = World()
     identity = start(world)
     world.add(identity, PARTITIONS[0])
@@ -445,7 +449,7 @@ def test_a_transaction_whose_first_record_took_too_long_to_commit_ends_in_time()
 @pytest.mark.parametrize("moves", [False, True], ids=["it stays", "another coordinator takes over"])
 @pytest.mark.parametrize("offset_ms", [-3_600_000, 3_600_000])
 def test_a_clock_that_is_set_leaves_no_transaction_open(offset_ms: int, *, moves: bool) -> None:
-    """It was an hour wrong when the transaction began, and is right when its time is up."""
+    """The clock is an hour wrong when the transaction begins, and right when the timeout passes."""
     world = World()
     world.wall_offset_ms = offset_ms
     assert world.add(start(world), PARTITIONS[0]) == NONE

@@ -1,4 +1,4 @@
-"""Transactions that a coordinator ended itself: how their producers go on, and who is told of which end."""
+"""Transactions that timed out: how their producers continue, and which end each producer learns."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .test_transaction_machine import NAME, NONE, PARTITIONS, TIMEOUT_MS, World,
 
 
 @pytest.mark.parametrize("version", [0, 2])
-def test_a_producer_whose_transaction_took_too_long_goes_on_in_the_next_epoch(version: int) -> None:
-    """Who is told of the time-out by an error can recover without a new instance, unless another producer has come meanwhile."""
+def test_a_producer_whose_transaction_took_too_long_continues_in_the_next_epoch(version: int) -> None:
+    """A producer that gets an error for the timeout can recover without a new instance, unless another producer came meanwhile."""
     world = World()
     producer_id, epoch = start(world)
     assert world.add((producer_id, epoch), PARTITIONS[0], version) == NONE
@@ -48,7 +48,7 @@ def test_a_transaction_that_took_too_long_in_the_last_epoch_gives_its_producer_a
 
 
 def test_the_end_in_a_new_epoch_is_known_by_the_epoch_only() -> None:
-    """A client that got an epoch for each transaction says the one before when its answer was lost, and the present one never."""
+    """A client with an epoch for each transaction sends the previous epoch if its response was lost, and never the current one."""
     world = World()
     identity = start(world)
     world.add(identity, PARTITIONS[0])

@@ -1,0 +1,158 @@
+"""What `lowtide topics explain` says of a partition, in words and as a value: pure, from the leader's answer.
+
+One sentence a partition: what keeps its oldest segment, and when that goes, by which rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from lowtide.admin.unfreed import waits_for
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.describe_retention import UNKNOWN, RetainedPartition, RetentionRule
+
+_HOLDS: Final[Mapping[str, str]] = {
+    "empty": "there is nothing in it",
+    "not-replicated": "not all replicas in sync have it yet",
+    "compacted": "its cleanup.policy has no delete, so only compaction takes from it",
+    "no-policy": "its cleanup.policy is empty, so only a request takes from it",
+}
+_UNITS: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
+_KILO: Final = 1000
+
+
+def sentence(row: RetainedPartition, now_ms: int) -> str:
+    """What keeps a partition's oldest segment, and when it goes. `now_ms` is the broker's time."""
+    if row.error_code != ErrorCode.NONE:
+        return f"not known: {ErrorCode(row.error_code).name}"
+    waits = [text for text in (_wait(rule, row.segment_end) for rule in row.rules) if text]
+    if row.hold:
+        waits.insert(0, _HOLDS.get(row.hold, row.hold))
+    parts = [f"kept: {'; '.join(waits)}"] if waits else []
+    times = [(rule.goes_at_ms, rule.reason) for rule in row.rules if rule.goes_at_ms != UNKNOWN]
+    if times and row.hold != "empty":
+        goes_at_ms, reason = min(times)
+        # Of rules that are due the first one takes it.
+        reason = next((each for at_ms, each in times if at_ms <= now_ms), reason)
+        after = "" if row.hold != "not-replicated" else " once they do"
+        when = f"in {duration(goes_at_ms - now_ms)}" if goes_at_ms > now_ms else "at the next check"
+        parts.append(f"goes {when} by {reason}{after}")
+    if not row.rules and not row.hold:
+        parts.append("kept for ever: no rule is on that could delete it")
+    if row.is_active and row.hold != "empty":
+        parts.append("it is the active segment, which is closed when it goes" if times else "it is the active segment")
+    return "; ".join(parts)
+
+
+def _wait(rule: RetentionRule, end_offset: int) -> str:
+    """What a rule waits for besides time; empty where it waits for nothing. `end_offset` is the segment's, exclusive."""
+    if rule.goes_at_ms != UNKNOWN:
+        return ""
+    if rule.reason == "consumed":
+        return _consumed(rule, end_offset)
+    if rule.reason == "min-timestamp":
+        return "not all of it is older than log.retention.min.timestamp"
+    if rule.reason == "size":
+        return f"the partition may grow by {size(rule.bytes_missing)} before it goes by size"
+    return f"rule {rule.reason} keeps it"
+
+
+def _consumed(rule: RetentionRule, end_offset: int) -> str:
+    if rule.doubt is not None:
+        return f"what the groups have consumed is not known ({rule.doubt})"
+    if rule.group_id is None:
+        known = rule.consumed_offset != UNKNOWN
+        return f"a group is at offset {rule.consumed_offset} of {end_offset}" if known else "no group has committed an offset"
+    if rule.consumed_offset == UNKNOWN:
+        return f"group {rule.group_id} consumes it and has not committed an offset"
+    return f"group {rule.group_id} is at offset {rule.consumed_offset} of {end_offset}"
+
+
+def line(row: RetainedPartition, now_ms: int) -> str:
+    """A partition in one line."""
+    if row.error_code != ErrorCode.NONE:
+        return f"{row.partition_index}: {sentence(row, now_ms)}"
+    end = row.segment_end - 1
+    held = (
+        f"offsets {row.segment_start} to {end}, {size(row.segment_bytes)}" if end >= row.segment_start else f"offset {row.segment_start} on"
+    )
+    whole = f"{row.segment_count} segments, {size(row.size_bytes)}" if row.segment_count != 1 else f"1 segment, {size(row.size_bytes)}"
+    below = (
+        f" {size(row.unfreed_bytes)} are below the log start and not freed: {waits_for(row.unfreed_waits_for)}."
+        if row.unfreed_bytes
+        else ""
+    )
+    return f"{row.partition_index}: {whole}, end {row.log_end_offset}; the oldest ({held}) {sentence(row, now_ms)}.{below}"
+
+
+def as_value(row: RetainedPartition, now_ms: int) -> dict[str, Any]:
+    """A partition for programs: what isn't known is null."""
+    error = ErrorCode(row.error_code)
+    value: dict[str, Any] = {"partition": row.partition_index, "error": None if error == ErrorCode.NONE else error.name}
+    if error != ErrorCode.NONE:
+        return value
+    rules = [
+        {
+            "reason": rule.reason,
+            "goes_at_ms": _known(rule.goes_at_ms),
+            "bytes_missing": _known(rule.bytes_missing),
+            "group": rule.group_id,
+            "consumed_offset": _known(rule.consumed_offset),
+            "doubt": rule.doubt,
+        }
+        for rule in row.rules
+    ]
+    return value | {
+        "log_start_offset": row.log_start_offset,
+        "high_watermark": row.high_watermark,
+        "log_end_offset": row.log_end_offset,
+        "segments": row.segment_count,
+        "bytes": row.size_bytes,
+        "live_bytes": row.size_bytes - row.unfreed_bytes,
+        "unfreed": {"bytes": row.unfreed_bytes, "waits_for": row.unfreed_waits_for} if row.unfreed_bytes else None,
+        "oldest_segment": {
+            "first_offset": row.segment_start,
+            "end_offset": row.segment_end,
+            "bytes": row.segment_bytes,
+            "active": row.is_active,
+        },
+        "hold": row.hold or None,
+        "rules": rules,
+        "text": sentence(row, now_ms),
+    }
+
+
+def _known(number: int) -> int | None:
+    return None if number == UNKNOWN else number
+
+
+def duration(ms: int) -> str:
+    """A time in its two largest units.
+
+    >>> duration(3 * 3_600_000 + 12 * 60_000 + 5_000), duration(86_400_000), duration(400)
+    ('3 h 12 min', '1 d', '1 s')
+    """
+    ms = max(ms, _KILO)
+    for index, (name, unit_ms) in enumerate(_UNITS):
+        if ms >= unit_ms:
+            smaller, smaller_ms = _UNITS[min(index + 1, len(_UNITS) - 1)]
+            rest = ms % unit_ms // smaller_ms
+            return f"{ms // unit_ms} {name}" + (f" {rest} {smaller}" if rest and smaller != name else "")
+    raise AssertionError(ms)
+
+
+def size(count: int) -> str:
+    """A number of bytes with three digits.
+
+    >>> size(999), size(1_234_567), size(20_000_000_000)
+    ('999 B', '1.23 MB', '20.0 GB')
+    """
+    if count < _KILO:
+        return f"{count} B"
+    value, names = float(count), ("B", "kB", "MB", "GB", "TB", "PB", "EB")
+    for name in names:
+        if value < _KILO or name == names[-1]:
+            return f"{value:.3g} {name}" if value >= 100 else f"{value:.2f} {name}" if value < 10 else f"{value:.1f} {name}"  # noqa: PLR2004
+        value /= _KILO
+    raise AssertionError(count)

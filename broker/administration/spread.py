@@ -1,0 +1,68 @@
+"""Until a change of the metadata is in force everywhere: each broker that is registered is asked whether its image shows the revision.
+
+Guards: what waits for it is answered when this broker and all others act on the change. One that can't be asked loses its registration, or
+is named in the log after `SPREAD_MS`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from lowtide.broker.context import BrokerContext
+from lowtide.broker.network.peer_client import PeerClients, PeerError
+from lowtide.metadata.store import Revision
+from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.await_metadata import AwaitMetadataRequest, AwaitMetadataResponse
+from lowtide.protocol.types import BrokerId
+
+PURPOSE: Final = "spread"
+
+SPREAD_MS: Final = 5_000
+"""How long a change waits for the other brokers, at most: about as long as a lease lasts."""
+
+_RETRY_S: Final = 0.1
+
+
+class Spread:
+    """Asks the other brokers of one cluster."""
+
+    def __init__(self, broker: BrokerContext, peers: PeerClients | None) -> None:
+        """`peers`: None where there are no other brokers."""
+        self._broker = broker
+        self._peers = peers
+
+    async def reach_all(self, revision: Revision, what: str) -> None:
+        """Wait until all brokers act on a revision, though not for ever. `what` was changed, for the log."""
+        metadata = self._broker.metadata
+        others = [broker_id for broker_id in metadata.image.brokers if broker_id != metadata.broker_id]
+        if not others or self._peers is None:
+            return
+        until = asyncio.get_running_loop().time() + SPREAD_MS / 1000
+        reached = await asyncio.gather(*(self._reaches(self._peers, broker_id, revision, until) for broker_id in others))
+        for broker_id, is_there in zip(others, reached, strict=True):
+            if not is_there:
+                self._broker.log.warning(
+                    "broker may still act on older metadata: it did not confirm a change", of=what, broker_id=broker_id
+                )
+
+    async def _reaches(self, peers: PeerClients, broker_id: BrokerId, revision: Revision, until: float) -> bool:
+        """Whether a broker acts on a revision in time, or has lost its registration: then it does so before it serves again."""
+        loop, metadata = asyncio.get_running_loop(), self._broker.metadata
+        epoch = metadata.image.broker_epoch(broker_id)
+        while (left_ms := round((until - loop.time()) * 1000)) > 0:
+            broker = metadata.image.brokers.get(broker_id)
+            if broker is None or broker.epoch != epoch:
+                return True
+            client = peers.client_of(broker, PURPOSE)
+            request = AwaitMetadataRequest(revision=revision, timeout_ms=left_ms)
+            try:
+                async with asyncio.timeout_at(until):
+                    answer: AwaitMetadataResponse = await client.request(ApiKey.AWAIT_METADATA, 0, request, left_ms)
+                if answer.error_code == ErrorCode.NONE:
+                    return True
+            except (PeerError, TimeoutError):
+                pass
+            await asyncio.sleep(_RETRY_S)
+        return False

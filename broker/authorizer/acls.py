@@ -1,0 +1,113 @@
+"""Rules of access control as Kafka has them: what they may say, and which of them a filter means.
+
+Sources: Kafka's `AclBinding`, `AclBindingFilter`, `ResourcePatternFilter`, `AclControlManager.validateNewAcl`, `AclApis`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from lowtide.broker.authorizer.resources import CLUSTER_NAME, Operation, ResourceType
+from lowtide.broker.security.principal import parse_principal
+from lowtide.metadata.records import AclRecord
+from lowtide.protocol.acl_values import AclPattern, AclPermission
+from lowtide.protocol.messages.delete_acls import DeleteAclsFilter
+from lowtide.protocol.messages.describe_acls import DescribeAclsRequest
+
+WILDCARD: Final = "*"
+"""As the name of a literal pattern: all resources of the type. As a host: any."""
+
+EVERYBODY: Final = "User:*"
+"""The principal of a rule for all principals; the only wildcard that a principal can be."""
+
+
+PatternType = AclPattern
+"""How a name stands for resources. Only filters have ANY and MATCH."""
+
+Permission = AclPermission
+"""What a rule says. Only filters have ANY."""
+
+_TYPES = frozenset(ResourceType) - {ResourceType.ANY}
+_OPERATIONS = frozenset(Operation) - {Operation.ANY}
+
+
+def fault_of(acl: AclRecord) -> str | None:  # noqa: PLR0911  one for each
+    """Why there can be no such rule; None if there can."""
+    if acl.resource_type == ResourceType.CLUSTER and acl.resource_name != CLUSTER_NAME:
+        return f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}"
+    if not acl.resource_name:
+        return "Resource name should not be empty"
+    if acl.resource_type not in _TYPES:
+        return f"Invalid resourceType {acl.resource_type}"
+    if acl.pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
+        return f"Invalid patternType {acl.pattern_type}"
+    if acl.operation not in _OPERATIONS:
+        return f"Invalid operation {acl.operation}"
+    if acl.permission not in (Permission.DENY, Permission.ALLOW):
+        return f"Invalid permissionType {acl.permission}"
+    if not acl.host:
+        return "The host should not be empty"
+    try:
+        parse_principal(acl.principal)
+    except ValueError as error:
+        return f"Could not parse principal from `{acl.principal}`: {error}"
+    return None
+
+
+class AclFilter(msgspec.Struct, frozen=True):
+    """Which rules are meant; None and ANY stand for all. MATCH means those that say something about a resource of the name."""
+
+    resource_type: int = ResourceType.ANY
+    resource_name: str | None = None
+    pattern_type: int = PatternType.ANY
+    principal: str | None = None
+    host: str | None = None
+    operation: int = Operation.ANY
+    permission: int = Permission.ANY
+
+    @classmethod
+    def asked(cls, asked: DescribeAclsRequest | DeleteAclsFilter) -> AclFilter:
+        """The filter of a request, or of a row of one."""
+        return cls(
+            asked.resource_type_filter,
+            asked.resource_name_filter,
+            asked.pattern_type_filter,
+            asked.principal_filter,
+            asked.host_filter,
+            asked.operation,
+            asked.permission_type,
+        )
+
+    @property
+    def fault(self) -> str | None:
+        """Why there can be no such filter; None if there can."""
+        if self.resource_type not in ResourceType.__members__.values() or self.pattern_type not in PatternType.__members__.values():
+            return "Unknown patternFilter."
+        if self.operation not in Operation.__members__.values() or self.permission not in Permission.__members__.values():
+            return "Unknown entryFilter."
+        return None
+
+    def matches(self, acl: AclRecord) -> bool:
+        """Whether a rule is meant."""
+        return (
+            self._matches_pattern(acl)
+            and self.principal in (None, acl.principal)
+            and self.host in (None, acl.host)
+            and self.operation in (Operation.ANY, acl.operation)
+            and self.permission in (Permission.ANY, acl.permission)
+        )
+
+    def _matches_pattern(self, acl: AclRecord) -> bool:
+        if self.resource_type not in (ResourceType.ANY, acl.resource_type):
+            return False
+        if self.pattern_type not in (PatternType.ANY, PatternType.MATCH, acl.pattern_type):
+            return False
+        if self.resource_name is None:
+            return True
+        if self.pattern_type in (PatternType.ANY, acl.pattern_type):
+            return self.resource_name == acl.resource_name
+        if acl.pattern_type == PatternType.LITERAL:
+            return acl.resource_name in (self.resource_name, WILDCARD)
+        return self.resource_name.startswith(acl.resource_name)

@@ -1,0 +1,126 @@
+"""Kafka's authorizer: super users, the rules of the metadata image, and a default where no rule says anything.
+
+Decisions are remembered, and forgotten when a rule changes. What a client asked for, and was denied, goes to the audit log.
+Sources: Kafka's `StandardAuthorizer`, `StandardAuthorizerData`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from lowtide.broker.audit.audit_log import AuditEvent, AuditLog, short
+from lowtide.broker.authorizer.acl_index import EMPTY, AclIndex, Decision, decide, decide_by_type
+from lowtide.broker.authorizer.authorizer import Audit, Requester, WriteGrants
+from lowtide.broker.authorizer.resources import Operation, Resource, ResourceType
+from lowtide.broker.security.principal import KafkaPrincipal, parse_principal
+from lowtide.metadata.acl_image import AclImage
+from lowtide.metadata.image import ImageDelta, MetadataImage
+
+DECISIONS_MAX: Final = 20_000
+"""Decisions that are remembered: some megabytes. With one more all are forgotten."""
+
+REQUESTERS_MAX: Final = 1_000
+"""Principals with their addresses whose `WriteGrants` are kept."""
+
+HARDCODED: Final = "hardcode"
+"""The name by which Kafka asks whether a principal may do something to any resource of a type, before it looks at the rules."""
+
+_Asked = tuple[KafkaPrincipal, str, int, Resource]
+
+
+def parse_super_users(text: str) -> frozenset[str]:
+    """The principals of `super.users`, `Type:name` separated by semicolons. Errors: ValueError for what is no principal."""
+    names = [each.strip() for each in text.split(";")]
+    return frozenset(str(parse_principal(name)) for name in names if name)
+
+
+class StandardAuthorizer:
+    """Decides for one broker. `on_image` keeps it at the rules of the image."""
+
+    allows_all: bool = False
+
+    def __init__(self, super_users: frozenset[str], *, allow_if_no_acl: bool, audit: AuditLog) -> None:
+        """`allow_if_no_acl`: a resource without any rule is allowed to all principals."""
+        self._super_users = super_users
+        self._allow_if_no_acl = allow_if_no_acl
+        self._audit = audit
+        self._audits_allowed = AuditEvent.ALLOWED in audit.events
+        self._acls: Mapping[bytes, AclImage] = {}
+        self._decisions: dict[_Asked, bool] = {}
+        self._grants: dict[tuple[KafkaPrincipal, str], WriteGrants] = {}
+        self.index: AclIndex = EMPTY
+
+    def on_image(self, _old: MetadataImage, new: MetadataImage, _delta: ImageDelta) -> None:
+        """Take over the rules of another image."""
+        self.use(new.acls)
+
+    def use(self, acls: Mapping[bytes, AclImage]) -> None:
+        """Decide by these rules from now on. What was decided is forgotten if they are others."""
+        before = self._acls
+        if acls is before:
+            return
+        added = [acls[key].acl for key in acls.keys() - before.keys()]
+        removed = [before[key].acl for key in before.keys() - acls.keys()]
+        self.index = self.index.changed(added, removed)
+        self._acls = acls
+        self._decisions.clear()
+        for grants in self._grants.values():
+            grants.clear()
+
+    def write_grants(self, requester: Requester) -> WriteGrants | None:
+        """What the requester was found to be allowed to write to. The same for all its connections from one address.
+
+        None where each permission is audited.
+        """
+        if self._audits_allowed:
+            return None
+        key = requester.principal, requester.client_address
+        grants = self._grants.get(key)
+        if grants is None:
+            if len(self._grants) >= REQUESTERS_MAX:
+                for each in self._grants.values():
+                    each.clear()
+                self._grants.clear()
+            grants = self._grants[key] = WriteGrants(requester.principal)
+        return grants
+
+    def authorize(self, requester: Requester, operation: Operation, resource: Resource, audit: Audit = Audit.BOTH) -> bool:
+        """Whether the requester may do that to the resource."""
+        asked = (requester.principal, requester.client_address, operation, resource)
+        allowed = self._decisions.get(asked)
+        if allowed is None:
+            allowed = self._decide(asked)
+        if not allowed:
+            if audit & Audit.DENIED:
+                self._note(AuditEvent.DENIED, "operation denied", requester, operation, resource)
+        elif self._audits_allowed and audit & Audit.ALLOWED:
+            self._note(AuditEvent.ALLOWED, "operation allowed", requester, operation, resource)
+        return allowed
+
+    def authorize_by_resource_type(self, requester: Requester, operation: Operation, kind: ResourceType) -> bool:
+        """Whether the requester may do that to any resource of a type, whether or not there is one now."""
+        if self.authorize(requester, operation, Resource(kind, HARDCODED), Audit.ALLOWED):
+            return True
+        return decide_by_type(self.index, str(requester.principal), requester.client_address, operation, kind)
+
+    def explain(self, principal: str, host: str, operation: Operation, resource: Resource) -> Decision:
+        """What decides about a request, and how."""
+        if principal in self._super_users:
+            return Decision(allowed=True)
+        decision = decide(self.index, principal, host, operation, resource)
+        if decision.any_rule or not self._allow_if_no_acl:
+            return decision
+        return Decision(allowed=True)
+
+    def _decide(self, asked: _Asked) -> bool:
+        principal, host, operation, resource = asked
+        allowed = self.explain(str(principal), host, Operation(operation), resource).allowed
+        if len(self._decisions) >= DECISIONS_MAX:
+            self._decisions.clear()
+        self._decisions[asked] = allowed
+        return allowed
+
+    def _note(self, kind: AuditEvent, event: str, requester: Requester, operation: Operation, resource: Resource) -> None:
+        named = f"{resource.type.name}:{short(resource.name)}"
+        self._audit.tried(kind, event, requester, operation=Operation(operation).name, resource=named)

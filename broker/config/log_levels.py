@@ -1,0 +1,143 @@
+"""Levels of a broker's loggers, which may change while it runs (KIP-412).
+
+A logger is a room of the code, by its import name; a line belongs to the room of the module that writes it. Levels are inherited: a room
+without a level of its own has that of the room around it, at last that of `root`. They are each broker's own, and end with it.
+
+Guards: a logger that there is not can't be set, so what is kept is bounded. Source: Kafka's `RuntimeLoggerManager`, `LogLevelConfig`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+from lowtide.protocol.errors import ErrorCode
+from lowtide.replication.config_changes import KeyChange, Operation
+from lowtide.replication.refusal import Refusal
+
+ROOT: Final = "root"
+
+LOG_LEVEL: Final = "lowtide.log.level"
+"""The key that sets the level of a start."""
+
+NAME_SHOWN: Final = 255
+"""Characters of a name or level that is none."""
+
+LEVELS: Final[Mapping[str, int]] = MappingProxyType(
+    {
+        "FATAL": logging.CRITICAL,
+        "ERROR": logging.ERROR,
+        "WARN": logging.WARNING,
+        "INFO": logging.INFO,
+        "DEBUG": logging.DEBUG,
+        "TRACE": 5,
+    }
+)
+"""Kafka's names. There are no lines below DEBUG, so TRACE shows what DEBUG shows."""
+
+_BROKER_ROOMS: Final = (
+    "administration",
+    "audit",
+    "authorizer",
+    "config",
+    "coordinator",
+    "coordinator.classic",
+    "coordinator.consumer",
+    "coordinator.groups",
+    "coordinator.runtime",
+    "coordinator.transactions",
+    "guards",
+    "handlers",
+    "http",
+    "lifecycle",
+    "metrics",
+    "network",
+    "observation",
+    "partitions",
+    "quotas",
+    "retention",
+    "security",
+    "telemetry",
+)
+
+LOGGERS: Final = (
+    ROOT,
+    "lowtide",
+    "lowtide.broker",
+    *(f"lowtide.broker.{room}" for room in _BROKER_ROOMS),
+    "lowtide.metadata",
+    "lowtide.replication",
+    "lowtide.runtime",
+    "lowtide.storage",
+)
+"""All loggers there are."""
+
+
+def level_of_start(values: Mapping[str, object]) -> int:
+    """The root's level, as the configuration of a broker has it."""
+    return LEVELS[str(values[LOG_LEVEL])]
+
+
+class LogLevels:
+    """The levels of one broker's loggers."""
+
+    def __init__(self, level: int) -> None:
+        """`level` is the root's."""
+        self._set = {ROOT: level}
+        self._by_module: dict[str, int] = {}
+
+    def is_on(self, module: str, level: int) -> bool:
+        """Whether a module writes lines of a level."""
+        least = self._by_module.get(module)
+        if least is None:
+            least = self._by_module[module] = self.level_of(module)
+        return level >= least
+
+    def level_of(self, logger: str) -> int:
+        """The level that is in force for a logger, or for a module."""
+        while logger:
+            if logger in self._set:
+                return self._set[logger]
+            logger = logger.rpartition(".")[0]
+        return self._set[ROOT]
+
+    def shown(self) -> dict[str, str]:
+        """The level in force of each logger, by Kafka's names."""
+        return {logger: _name(self.level_of(logger)) for logger in LOGGERS}
+
+    def change(self, changes: Sequence[KeyChange]) -> None:
+        """Carry out changes that `check_logger_changes` has not refused."""
+        for each in changes:
+            if each.operation is Operation.DELETE:
+                self._set.pop(each.name, None)
+            else:
+                self._set[each.name] = LEVELS[each.value or ""]
+        self._by_module.clear()
+
+
+def check_logger_changes(changes: Sequence[KeyChange]) -> Refusal | None:
+    """Why levels of loggers can't be changed like this.
+
+    Refusals: INVALID_REQUEST for operations on lists and for an end of the root's level; INVALID_CONFIG for what is no logger or level.
+    """
+    for each in changes:
+        if each.operation in (Operation.APPEND, Operation.SUBTRACT):
+            return Refusal(ErrorCode.INVALID_REQUEST, f"{each.operation.name} operation is not allowed for the BROKER_LOGGER resource")
+        if each.name not in LOGGERS:
+            return Refusal(ErrorCode.INVALID_CONFIG, f"Logger {each.name[:NAME_SHOWN]} does not exist!")
+        if each.operation is Operation.SET and each.value not in LEVELS:
+            message = (
+                f"Cannot set the log level of {each.name} to {(each.value or '')[:NAME_SHOWN]} as it is not a supported log level. "
+                f"Valid log levels are {', '.join(sorted(LEVELS))}"
+            )
+            return Refusal(ErrorCode.INVALID_CONFIG, message)
+        if each.operation is Operation.DELETE and each.name == ROOT:
+            return Refusal(ErrorCode.INVALID_REQUEST, f"Removing the log level of the {ROOT} logger is not allowed")
+    return None
+
+
+def _name(level: int) -> str:
+    """The name of the most severe of Kafka's levels that lets a level through."""
+    return max((least, name) for name, least in LEVELS.items() if least <= level or name == "TRACE")[1]

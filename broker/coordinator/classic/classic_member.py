@@ -1,0 +1,43 @@
+"""A member of a classic group: what it says of itself, what it is assigned, and which of its requests wait.
+
+Source: Kafka's `ClassicGroupMember`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from lowtide.broker.coordinator.runtime.effects import Reply
+
+
+class Member(msgspec.Struct):
+    """A member of a classic group. `protocols`: name and metadata, the preferred one first."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+    assignment: bytes = b""
+    awaiting_join: Reply = None
+    """The request that waits for the rebalance."""
+    awaiting_sync: Reply = None
+    """The request that waits for the leader's assignments."""
+    is_new: bool = False
+    """It has not been in a generation yet."""
+    held_bytes: int = 0
+    """What the group has counted for it."""
+
+    def metadata(self, protocol: str) -> bytes:
+        """What the member said for a protocol that it speaks."""
+        for name, metadata in self.protocols:
+            if name == protocol:
+                return metadata
+        message = f"member {self.member_id} does not speak {protocol}"
+        raise AssertionError(message)
+
+    def vote(self, candidates: frozenset[str]) -> str:
+        """The protocol of the candidates that the member likes best."""
+        return next(name for name, _ in self.protocols if name in candidates)

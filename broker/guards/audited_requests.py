@@ -1,0 +1,297 @@
+"""Requests that change or delete something, as lines of the audit log: one for each row, with its result.
+
+The lines are written when the answer is there. A client that leaves before that does not keep its request from being carried out: the line
+of a delete says `unknown` then, for what the broker knows is only that it was asked for.
+
+Guards: of secrets only names are in a line. A configuration's value is there only if it may be shown and was accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any, Final
+
+import msgspec
+
+from lowtide.broker.audit.audit_log import AuditEvent, short
+from lowtide.broker.authorizer.acls import PatternType, Permission
+from lowtide.broker.authorizer.resources import Operation as AclOperation
+from lowtide.broker.authorizer.resources import ResourceType as AclResource
+from lowtide.broker.config.described import shown_value
+from lowtide.broker.config.resources import ResourceType
+from lowtide.broker.context import BrokerContext
+from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.pending import NO_ANSWER, Pending, mapped
+from lowtide.broker.request_context import RequestContext
+from lowtide.metadata import keys
+from lowtide.metadata.records import TokenRecord
+from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.renew_delegation_token import RenewDelegationTokenRequest
+from lowtide.protocol.scram import ScramMechanism
+from lowtide.protocol.types import ZERO_TOPIC_ID, TopicId, TopicPartition, topic_id_text
+from lowtide.replication.config_changes import Operation
+
+ROWS_MAX: Final = 1_000
+"""Lines of one request, or of one part of a large one; a line `and more` counts the others."""
+
+UNKNOWN_RESULT: Final = "unknown"
+
+Line = tuple[str, dict[str, Any], bool]
+"""Event, fields, and whether something was changed."""
+
+Read = Callable[[Any, Any, Any, BrokerContext], Iterable[Line]]
+"""Makes the lines of a request from it, its answer (None if the client is gone), what was there before, and the broker."""
+
+
+def audited(specs: Iterable[HandlerSpec], broker: BrokerContext) -> list[HandlerSpec]:
+    """The handlers, those that leave lines with what writes them. Others are as they were."""
+    return [_audited(spec, broker) if spec.key in _LINES and _LINES[spec.key][0] in broker.audit.events else spec for spec in specs]
+
+
+def _audited(spec: HandlerSpec, broker: BrokerContext) -> HandlerSpec:
+    kind, read = _LINES[spec.key]
+    before: Callable[[Any, BrokerContext], Any] = _BEFORE.get(spec.key, _nothing)
+    handle, handle_later = spec.handle, spec.handle_later
+
+    def write(request: Any, context: RequestContext, answer: Any, earlier: Any) -> None:
+        lines = iter(read(request, answer, earlier, broker))
+        for event, fields, is_changed in islice(lines, ROWS_MAX):
+            (broker.audit.done if is_changed else broker.audit.tried)(kind, event, context, **fields)
+        more = sum(1 for _ in lines)
+        if more:
+            broker.audit.done(kind, "and more", context, count=more)
+
+    if handle is not None:
+
+        def at_once(request: Any, context: RequestContext) -> Any:
+            earlier = before(request, broker)
+            answer = handle(request, context)
+            if isinstance(answer, Pending):
+                return _watched(answer, lambda given: write(request, context, given, earlier))
+            write(request, context, answer, earlier)
+            return answer
+
+        return msgspec.structs.replace(spec, handle=at_once)
+    assert handle_later is not None, spec.key
+
+    async def later(request: Any, context: RequestContext) -> Any:
+        earlier = before(request, broker)
+        answer = await handle_later(request, context)
+        write(request, context, answer, earlier)
+        return answer
+
+    return msgspec.structs.replace(spec, handle_later=later)
+
+
+def _watched(pending: Pending[Any], write: Callable[[Any], None]) -> Pending[Any]:
+    """The same answer, which is written when it comes, or with None when its client is gone."""
+
+    def noted(answer: Any) -> Any:
+        write(None if answer is NO_ANSWER else answer)
+        return answer
+
+    watched = mapped(pending, noted)
+    if not watched.done:
+        abandon = watched.on_abandoned
+
+        def on_gone() -> None:
+            write(None)
+            if abandon is not None:
+                abandon()
+
+        watched.on_abandoned = on_gone
+    return watched
+
+
+def _nothing(_request: Any, _broker: BrokerContext) -> None:
+    return None
+
+
+def _log_starts(request: Any, broker: BrokerContext) -> dict[TopicPartition, int]:
+    """Where the partitions that this broker has begin, of those that are named."""
+    starts = {}
+    for topic in request.topics:
+        for row in topic.partitions:
+            found = broker.replicas.find(topic.name, row.partition_index)
+            if not isinstance(found, ErrorCode):
+                starts[TopicPartition(topic.name, row.partition_index)] = found.log.log_start_offset
+    return starts
+
+
+def _deleted_records(request: Any, answer: Any, before: Mapping[TopicPartition, int], broker: BrokerContext) -> Iterator[Line]:
+    wanted = {TopicPartition(topic.name, row.partition_index): row.offset for topic in request.topics for row in topic.partitions}
+    rows = (
+        {} if answer is None else {TopicPartition(each.name, row.partition_index): row for each in answer.topics for row in each.partitions}
+    )
+    now, topics = _log_starts(request, broker), broker.metadata.image.topics
+    for key, offset in wanted.items():
+        row, known = rows.get(key), topics.get(key.topic)
+        fields = {
+            "topic": short(key.topic),
+            "topic_id": None if known is None else topic_id_text(known.topic_id),
+            "partition": key.partition,
+            "requested_offset": offset,
+            "old_log_start_offset": before.get(key),
+            "log_start_offset": now.get(key),
+            "low_watermark": None if row is None else row.low_watermark,
+            "result": UNKNOWN_RESULT if row is None else _result(row.error_code),
+        }
+        yield "records deleted", fields, before.get(key) != now.get(key) or (row is None and key in before)
+
+
+def _erased_records(request: Any, answer: Any, _before: Any, broker: BrokerContext) -> Iterator[Line]:
+    wanted = {TopicPartition(topic.name, row.partition_index): row.offset for topic in request.topics for row in topic.partitions}
+    topics = broker.metadata.image.topics
+    for topic in answer.topics:
+        for row in topic.partitions:
+            known = topics.get(topic.name)
+            fields = {
+                "topic": short(topic.name),
+                "topic_id": None if known is None else topic_id_text(known.topic_id),
+                "partition": row.partition_index,
+                "requested_offset": wanted.get(TopicPartition(topic.name, row.partition_index)),
+                "log_start_offset": row.log_start_offset,
+                "result": _result(row.error_code),
+            }
+            yield "records erased", fields, row.error_code == ErrorCode.NONE
+
+
+def _deleted_topics(_request: Any, answer: Any, _before: Any, _broker: BrokerContext) -> Iterator[Line]:
+    for row in answer.responses:
+        fields = {"topic": short(row.name), "topic_id": _id(row.topic_id), "result": _result(row.error_code)}
+        yield "topic deleted", fields, row.error_code == ErrorCode.NONE
+
+
+def _created_acls(request: Any, answer: Any, _before: Any, _broker: BrokerContext) -> Iterator[Line]:
+    for asked, row in zip(request.creations, answer.results, strict=False):
+        fields = {"acl": _acl(asked, asked.resource_pattern_type), "result": _result(row.error_code)}
+        yield "acl created", fields, row.error_code == ErrorCode.NONE
+
+
+def _deleted_acls(_request: Any, answer: Any, _before: Any, _broker: BrokerContext) -> Iterator[Line]:
+    for row in answer.filter_results:
+        if row.error_code != ErrorCode.NONE:
+            yield "acl deleted", {"acl": None, "result": _result(row.error_code)}, False
+        for acl in row.matching_acls:
+            yield "acl deleted", {"acl": _acl(acl, acl.pattern_type), "result": _result(acl.error_code)}, True
+
+
+def _changed_users(request: Any, answer: Any, _before: Any, _broker: BrokerContext) -> Iterator[Line]:
+    results = {row.user: row.error_code for row in answer.results}
+    for row in (*request.deletions, *request.upsertions):
+        code = results.get(row.name, ErrorCode.UNKNOWN_SERVER_ERROR)
+        fields: dict[str, Any] = {"user": short(row.name), "mechanism": _mechanism(row.mechanism), "result": _result(code)}
+        iterations = getattr(row, "iterations", None)
+        fields |= {"change": "delete"} if iterations is None else {"change": "set", "iterations": iterations}
+        yield "user changed", fields, code == ErrorCode.NONE
+
+
+def _created_token(request: Any, answer: Any, _before: Any, _broker: BrokerContext) -> Iterator[Line]:
+    fields = {
+        "token": answer.token_id,
+        "owner": short(f"{answer.principal_type}:{answer.principal_name}"),
+        "renewers": [short(f"{each.principal_type}:{each.principal_name}") for each in request.renewers[:ROWS_MAX]],
+        "result": _result(answer.error_code),
+    }
+    yield "token created", fields, answer.error_code == ErrorCode.NONE
+
+
+def _changed_token(request: Any, answer: Any, before: TokenRecord | None, _broker: BrokerContext) -> Iterator[Line]:
+    named = {"token": None, "owner": None} if before is None else {"token": before.token_id, "owner": short(before.owner)}
+    event = "token renewed" if isinstance(request, RenewDelegationTokenRequest) else "token ended"
+    fields = named | {"expires_ms": answer.expiry_timestamp_ms, "result": _result(answer.error_code)}
+    yield event, fields, answer.error_code == ErrorCode.NONE
+
+
+def _token(request: Any, broker: BrokerContext) -> TokenRecord | None:
+    """The token whose HMAC is in a request, before it is changed."""
+    found = broker.metadata.image.tokens.get(keys.token(bytes(request.hmac)))
+    return None if found is None else found.token
+
+
+def _changed_quotas(request: Any, answer: Any, _before: Any, _broker: BrokerContext) -> Iterator[Line]:
+    for asked, row in zip(request.entries, answer.entries, strict=False):
+        entity = {short(part.entity_type) or "": short(part.entity_name) for part in asked.entity}
+        quotas = {short(each.key) or "": None if each.remove else each.value for each in asked.ops}
+        fields = {"entity": entity, "quotas": quotas, "result": _result(row.error_code)}
+        yield _event("quotas changed", request), fields, row.error_code == ErrorCode.NONE and not request.validate_only
+
+
+def _changed_configs(request: Any, answer: Any, _before: Any, _broker: BrokerContext) -> Iterator[Line]:
+    results = {(row.resource_type, row.resource_name): row.error_code for row in answer.responses}
+    for asked in request.resources:
+        code = results.get((asked.resource_type, asked.resource_name), ErrorCode.UNKNOWN_SERVER_ERROR)
+        is_done = code == ErrorCode.NONE
+        fields = {
+            "resource_type": _name_of(ResourceType, asked.resource_type),
+            "resource": short(asked.resource_name),
+            "configs": [_config(asked.resource_type, each, is_shown=is_done) for each in asked.configs[:ROWS_MAX]],
+            "result": _result(code),
+        }
+        yield _event("configuration changed", request), fields, is_done and not request.validate_only
+
+
+def _config(kind: int, asked: Any, *, is_shown: bool) -> dict[str, str | None]:
+    operation = getattr(asked, "config_operation", Operation.SET)
+    shown = {"key": short(asked.name), "operation": _name_of(Operation, operation)}
+    if is_shown and asked.value is not None:
+        shown["value"] = short(shown_value(asked.name, asked.value) if kind == ResourceType.BROKER else asked.value) or "[hidden]"
+    return shown
+
+
+def _event(event: str, request: Any) -> str:
+    """A request that only checks says so."""
+    return f"{event} (validate only)" if request.validate_only else event
+
+
+def _acl(row: Any, pattern_type: int) -> dict[str, str | None]:
+    return {
+        "resource_type": _name_of(AclResource, row.resource_type),
+        "resource": short(row.resource_name),
+        "pattern_type": _name_of(PatternType, pattern_type),
+        "principal": short(row.principal),
+        "host": short(row.host),
+        "operation": _name_of(AclOperation, row.operation),
+        "permission": _name_of(Permission, row.permission_type),
+    }
+
+
+def _mechanism(number: int) -> str:
+    return ScramMechanism(number).text if number in ScramMechanism.__members__.values() else str(number)
+
+
+def _id(topic_id: TopicId) -> str | None:
+    return None if topic_id == ZERO_TOPIC_ID else topic_id_text(topic_id)
+
+
+def _result(code: int) -> str:
+    return _name_of(ErrorCode, code)
+
+
+def _name_of(kind: Any, value: int) -> str:
+    return kind(value).name if value in kind.__members__.values() else str(value)
+
+
+_LINES: Final[Mapping[ApiKey, tuple[AuditEvent, Read]]] = {
+    ApiKey.ALTER_CLIENT_QUOTAS: (AuditEvent.CHANGES, _changed_quotas),
+    ApiKey.ALTER_CONFIGS: (AuditEvent.CHANGES, _changed_configs),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: (AuditEvent.CHANGES, _changed_users),
+    ApiKey.CREATE_ACLS: (AuditEvent.CHANGES, _created_acls),
+    ApiKey.CREATE_DELEGATION_TOKEN: (AuditEvent.CHANGES, _created_token),
+    ApiKey.DELETE_ACLS: (AuditEvent.CHANGES, _deleted_acls),
+    ApiKey.DELETE_RECORDS: (AuditEvent.DELETES, _deleted_records),
+    ApiKey.DELETE_TOPICS: (AuditEvent.DELETES, _deleted_topics),
+    ApiKey.ERASE_RECORDS: (AuditEvent.DELETES, _erased_records),
+    ApiKey.EXPIRE_DELEGATION_TOKEN: (AuditEvent.CHANGES, _changed_token),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: (AuditEvent.CHANGES, _changed_configs),
+    ApiKey.RENEW_DELEGATION_TOKEN: (AuditEvent.CHANGES, _changed_token),
+}
+
+_BEFORE: Final[Mapping[ApiKey, Callable[[Any, BrokerContext], Any]]] = {
+    ApiKey.DELETE_RECORDS: _log_starts,
+    ApiKey.EXPIRE_DELEGATION_TOKEN: _token,
+    ApiKey.RENEW_DELEGATION_TOKEN: _token,
+}
+"""What has to be looked up before a request is carried out."""

@@ -1,0 +1,66 @@
+"""The guard of Produce, which is asked more often than all others: what a connection may write is remembered beside it.
+
+Only permissions are: a request that names anything else goes the long way (`topics.produce`), and so does one with a transactional id. What
+is remembered is forgotten by the authorizer, in place, when a rule changes. The long way costs a third of a small Produce (bench_acls).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from lowtide.broker.authorizer.authorizer import Audit
+from lowtide.broker.authorizer.resources import Operation, topic
+from lowtide.broker.context import BrokerContext
+from lowtide.broker.guards import topics
+from lowtide.broker.guards.guard import Asker, Verdict, guarded
+from lowtide.broker.network.answer_errors import AnswerErrors
+from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.request_context import RequestContext
+from lowtide.protocol.api_keys import API, ApiKey
+from lowtide.protocol.messages.produce import ProduceRequest, ProduceResponse
+
+
+def guarded_produce(spec: HandlerSpec, broker: BrokerContext) -> HandlerSpec:
+    """The handler of Produce behind its guard."""
+    errors = AnswerErrors(ApiKey.PRODUCE, API[ApiKey.PRODUCE].max_version, broker.replicas.traffic.errors)
+
+    def judge(request: ProduceRequest, asker: Asker) -> Verdict:
+        verdict = topics.produce(request, asker)
+        if isinstance(verdict.answer, ProduceResponse):
+            errors.note(verdict.answer)
+        elif verdict.merge is not None:
+            errors.note(verdict.merge(ProduceResponse(responses=[])))  # The rows that the handler doesn't see.
+        return verdict
+
+    behind_guard = guarded(spec, judge, broker)
+    handle, the_long_way = spec.handle, behind_guard.handle
+    assert handle is not None
+    assert the_long_way is not None
+
+    def at_once(request: ProduceRequest, context: RequestContext) -> Any:
+        connection = context.connection
+        grants = connection.write_grants
+        if grants is not None and request.transactional_id is None and grants.principal is connection.principal:
+            for row in request.topic_data:
+                if (row.name or row.topic_id) not in grants:
+                    break
+            else:
+                return handle(request, context)
+        _learn(request, context, broker)
+        return the_long_way(request, context)
+
+    return replace(spec, handle=at_once)
+
+
+def _learn(request: ProduceRequest, context: RequestContext, broker: BrokerContext) -> None:
+    """Remember which topics of a request its connection may write to. Without a log line: the guard asks again."""
+    grants = context.connection.write_grants = broker.authorizer.write_grants(context)
+    if grants is None:
+        return
+    names = broker.metadata.image.topic_names
+    for row in request.topic_data:
+        name = row.name or names.get(row.topic_id)
+        if name and broker.authorizer.authorize(context, Operation.WRITE, topic(name), Audit.NOTHING):
+            grants.remember(row.name or row.topic_id)

@@ -1,0 +1,86 @@
+"""DescribeDeletes: v0-v0.
+
+Behaviour: Lowtide's own, not advertised. Tells which deletes of records wait at this broker, with the followers that each waits for, and
+which were answered last, with the moments at which the leader's disk and all replicas had them. Requests whose client is gone end with
+NETWORK_EXCEPTION. Rows of topics that the client may not describe are left out; who sent a delete is in its row with DESCRIBE on the
+cluster, or where it was the same principal.
+
+Errors: INVALID_REQUEST for a number of rows out of range, THROTTLING_QUOTA_EXCEEDED when too many such requests are under way.
+
+KIPs: 107, 1343.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from functools import cache
+from typing import Final, cast
+
+from lowtide.broker.authorizer.authorizer import Audit
+from lowtide.broker.authorizer.resources import CLUSTER, Operation, topic
+from lowtide.broker.context import BrokerContext
+from lowtide.broker.handlers.delete_records import DelayedDeleteRecords
+from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.observation.deletes import DeleteRequest
+from lowtide.broker.observation.described_deletes import Now, Viewer, finished, waiting
+from lowtide.broker.pending import Pending
+from lowtide.broker.request_context import RequestContext
+from lowtide.broker.slices import answer_in_slices
+from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.describe_deletes import DescribeDeletesRequest, DescribeDeletesResponse
+
+ROWS_MAX: Final = 10_000
+"""That may be wanted of each kind: some megabytes."""
+
+UNDER_WAY_MAX: Final = 16
+"""Requests that are answered at once."""
+
+
+def handler(broker: BrokerContext) -> HandlerSpec:
+    """The handler over a broker's state."""
+    replicas = broker.replicas
+    under_way = 0
+
+    def viewer(context: RequestContext) -> Viewer:
+        @cache
+        def may_describe(name: str) -> bool:
+            return broker.authorizer.authorize(context, Operation.DESCRIBE, topic(name), Audit.NOTHING)
+
+        sees_all = broker.authorizer.authorize(context, Operation.DESCRIBE, CLUSTER, Audit.NOTHING)
+        return Viewer(may_describe, sees_all, context.principal)
+
+    def steps(request: DescribeDeletesRequest, viewer: Viewer) -> Generator[None, None, DescribeDeletesResponse]:
+        nonlocal under_way
+        under_way += 1
+        try:
+            now = Now(broker.clock.monotonic_ms(), broker.clock.wall_ms())
+            last_number = broker.recent_deletes.last_number
+            waits = yield from waiting(list(waiting_requests(broker)), replicas.image, viewer, now, request.waiting_max)
+            ended = yield from finished(broker.recent_deletes, viewer, after_number=request.after_number, rows_max=request.finished_max)
+        finally:
+            under_way -= 1
+        return DescribeDeletesResponse(
+            error_code=ErrorCode.NONE,
+            described_at_ms=now.wall_ms,
+            last_number=last_number,
+            waiting_count=waits.count,
+            waiting=waits.rows,
+            finished=ended,
+        )
+
+    def handle(request: DescribeDeletesRequest, context: RequestContext) -> DescribeDeletesResponse | Pending[DescribeDeletesResponse]:
+        if not 0 <= request.waiting_max <= ROWS_MAX or not 0 <= request.finished_max <= ROWS_MAX:
+            return DescribeDeletesResponse(error_code=ErrorCode.INVALID_REQUEST)
+        if under_way >= UNDER_WAY_MAX:
+            return DescribeDeletesResponse(error_code=ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+        return answer_in_slices(broker.turns, broker.log, steps(request, viewer(context)))
+
+    return HandlerSpec(key=ApiKey.DESCRIBE_DELETES, handle=handle)
+
+
+def waiting_requests(broker: BrokerContext) -> Iterator[DeleteRequest]:
+    """The requests that wait for the disk or for followers."""
+    for queue in (broker.replicas.waiting.log_starts, broker.replicas.waiting.deletes):
+        for waits in queue.waiting():
+            yield cast("DelayedDeleteRecords", waits).asked

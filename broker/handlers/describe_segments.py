@@ -1,0 +1,131 @@
+"""DescribeSegments: v0-v0.
+
+Behaviour: Lowtide's own, not advertised. Tells of partitions that are led here their segments, where each replica stands as far as the
+leader knows, what keeps the oldest segment (as DescribeRetention), and how far each rule of retention alone would delete now. Segments are
+looked at one by one, in turn with other work; timestamps that are not in memory are read from the time index.
+
+Errors: INVALID_REQUEST for too many partitions or segments, THROTTLING_QUOTA_EXCEEDED when too many wait; of single partitions
+TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR.
+
+KIPs: 47, 68.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from lowtide.broker.context import BrokerContext
+from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.observation.segments import SEGMENTS_MAX, replica_rows, segment_rows
+from lowtide.broker.request_context import RequestContext
+from lowtide.broker.retention.consumption import Doubt, Outcome
+from lowtide.broker.retention.explained import Explanations, refused
+from lowtide.broker.retention.log_retention import offsets_of
+from lowtide.broker.slices import walk_in_slices
+from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.describe_segments import (
+    DescribeSegmentsRequest,
+    DescribeSegmentsResponse,
+    RetentionBoundary,
+    SegmentsOfPartition,
+    SegmentsOfTopic,
+)
+from lowtide.protocol.types import TopicPartition
+from lowtide.replication.partition import Partition
+from lowtide.storage.errors import StorageError
+from lowtide.storage.log.retention_explain import Boundary, boundaries
+from lowtide.storage.log.retention_plan import Reason
+
+PARTITIONS_MAX: Final = 100
+"""Of one request."""
+
+
+class _Answering(msgspec.Struct):
+    """One request on its way: what it asked for, what the groups have consumed, and the segments that still fit the answer."""
+
+    request: DescribeSegmentsRequest
+    context: RequestContext
+    consumed: Outcome | Doubt
+    room: int = SEGMENTS_MAX
+
+
+class DescribeSegmentsHandler:
+    """DescribeSegments over a broker's partitions."""
+
+    def __init__(self, broker: BrokerContext, explanations: Explanations) -> None:
+        self._broker = broker
+        self._explanations = explanations
+
+    async def handle(self, request: DescribeSegmentsRequest, context: RequestContext) -> DescribeSegmentsResponse:
+        """Answer for each partition that was named, once."""
+        explanations = self._explanations
+        wanted = {topic.name: dict.fromkeys(topic.partitions) for topic in request.topics}
+        if sum(map(len, wanted.values())) > PARTITIONS_MAX or not 1 <= request.segments_max <= SEGMENTS_MAX:
+            return DescribeSegmentsResponse(error_code=ErrorCode.INVALID_REQUEST)
+        if explanations.is_busy:
+            return DescribeSegmentsResponse(error_code=ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+        found = explanations.find(context, wanted)
+        answering = _Answering(request, context, await explanations.ask(found.values()))
+        topics: dict[str, SegmentsOfTopic] = {}
+        for key, before in found.items():
+            rows = topics.setdefault(key.topic, SegmentsOfTopic(name=key.topic, partitions=[])).partitions
+            partition = explanations.still(key, before)
+            if isinstance(partition, ErrorCode):
+                rows.append(_refused(key, partition))
+            else:
+                await walk_in_slices(self._broker.turns, self._row(partition, answering, rows))
+        return DescribeSegmentsResponse(
+            error_code=ErrorCode.NONE,
+            checked_at_ms=self._broker.clock.wall_ms(),
+            next_check_at_ms=explanations.next_check_at_ms,
+            topics=list(topics.values()),
+        )
+
+    def _row(self, partition: Partition, answering: _Answering, rows: list[SegmentsOfPartition]) -> Iterator[None]:
+        """Add the row of one partition."""
+        log, replicas, times = partition.log, self._broker.replicas, self._explanations.retention.times
+        consumed = self._explanations.consumed(partition, answering.consumed, answering.context)
+        offsets = offsets_of(partition, consumed.offset if consumed.is_known else None)
+        asked, now_ms = answering.request, self._broker.clock.wall_ms()
+        try:
+            found = yield from boundaries(log.segments, offsets, log.config, times, now_ms)
+            segments = yield from segment_rows(log, times, asked.first_offset, min(asked.segments_max, answering.room))
+        except StorageError as error:
+            replicas.on_read_failed(partition, error)
+            rows.append(_refused(partition.topic_partition, ErrorCode.KAFKA_STORAGE_ERROR))
+            return
+        answering.room -= len(segments)
+        asks = self._explanations.retention.asks_groups
+        retained = self._explanations.row(partition, answering.consumed, answering.context)
+        rows.append(
+            SegmentsOfPartition(
+                partition_index=retained.partition_index,
+                error_code=retained.error_code,
+                leader_epoch=partition.leader_epoch,
+                last_stable_offset=log.last_stable_offset,
+                retained=retained,
+                segments=segments,
+                replicas=replica_rows(partition, replicas.image, self._broker.clock.monotonic_ms()),
+                boundaries=[_boundary(each, consumed.group_id) for each in found if asks or each.reason is not Reason.CONSUMED],
+            )
+        )
+
+
+def handler(broker: BrokerContext, explanations: Explanations) -> HandlerSpec:
+    """The handler over a broker's partitions."""
+    return HandlerSpec(key=ApiKey.DESCRIBE_SEGMENTS, handle_later=DescribeSegmentsHandler(broker, explanations).handle)
+
+
+def _boundary(boundary: Boundary, group_id: str | None) -> RetentionBoundary:
+    row = RetentionBoundary(reason=boundary.reason.value, offset=boundary.offset, limit=boundary.limit)
+    if boundary.reason is Reason.CONSUMED:
+        row.group_id = group_id
+    return row
+
+
+def _refused(key: TopicPartition, error: ErrorCode) -> SegmentsOfPartition:
+    return SegmentsOfPartition(partition_index=key.partition, error_code=error, retained=refused(key, error))

@@ -1,0 +1,84 @@
+"""Envelope: v0-v0.
+
+Behaviour: carries out a request for the controller that another broker received, as the client that sent it: quotas count for that client,
+the audit log names it. What that client may do was asked by the other broker. A request of the broker itself has no client. Never passed on
+again, so two brokers with different images can't pass it to and fro.
+
+Taken at the listener of the brokers only, from a principal with CLUSTER_ACTION. Not advertised, as in Kafka.
+
+Version notes: v0 is flexible.
+
+Errors: CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST for what is no request for the controller, UNKNOWN_SERVER_ERROR for one without an
+answer. Errors of the request are in its own answer.
+
+KIPs: 590.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lowtide.broker.administration.envelopes import answered, opened
+from lowtide.broker.administration.forwarding import FORWARDED
+from lowtide.broker.authorizer.resources import CLUSTER, Operation
+from lowtide.broker.context import BrokerContext
+from lowtide.broker.network.routes import HandlerSpec, Route
+from lowtide.broker.pending import NO_ANSWER, Pending, answer_of
+from lowtide.broker.request_context import Client, RequestContext
+from lowtide.broker.security.principal import KafkaPrincipal, ShownBy
+from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.errors import ErrorCode, ProtocolError
+from lowtide.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
+
+
+class DistantClient:
+    """A client whose request came by way of another broker."""
+
+    def __init__(self, by: Client, principal: KafkaPrincipal, client_address: str) -> None:
+        self.listener_name = by.listener_name
+        self.peer = f"{client_address} by way of {by.peer}"
+        self.client_address = client_address
+        self.principal = principal
+        self.shown_by = ShownBy.NOTHING  # What asks for it, delegation tokens, is never passed on.
+        self.write_grants: Any = None
+        self.local_address: tuple[str, int] | None = None
+        self.software = by.software
+        self._by = by
+
+    def mute(self, for_ms: int) -> None:
+        """The other broker does that: the answer says for how long."""
+
+    def close(self, reason: str) -> None:
+        """End the connection of the other broker."""
+        self._by.close(reason)
+
+
+def handler(broker: BrokerContext, routes: Mapping[tuple[int, int], Route | None]) -> HandlerSpec:
+    """The handler over the routes of the requests that may be in an envelope."""
+
+    async def handle(request: EnvelopeRequest, context: RequestContext) -> EnvelopeResponse:
+        between = context.connection.listener_name == broker.config.inter_broker_listener
+        if not between or not broker.authorizer.authorize(context, Operation.CLUSTER_ACTION, CLUSTER):
+            return EnvelopeResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        try:
+            asked = opened(request, FORWARDED)
+        except ProtocolError:
+            return EnvelopeResponse(error_code=ErrorCode.INVALID_REQUEST)
+        route, origin = routes[(asked.key, asked.version)], asked.origin
+        if route is None:
+            return EnvelopeResponse(error_code=ErrorCode.INVALID_REQUEST)
+        client: Client = context.connection
+        if origin.principal is not None:
+            client = DistantClient(context.connection, origin.principal, origin.client_address)
+        inner = RequestContext(
+            asked.version, origin.client_id, client, None, origin.correlation_id, forwarded=True, of_a_broker=origin.principal is None
+        )
+        answer = route.handle(asked.body, inner)
+        if isinstance(answer, Pending):
+            answer = await answer_of(answer)
+        if answer is None or answer is NO_ANSWER:
+            return EnvelopeResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
+        return answered(asked, answer)
+
+    return HandlerSpec(key=ApiKey.ENVELOPE, handle_later=handle)

@@ -1,0 +1,147 @@
+"""EraseRecords: v0-v0.
+
+Behaviour: Lowtide's own, not advertised. Has no file of this broker's replicas hold a record below the given offsets, whether it leads or
+follows. Checked in this order: the topic isn't internal, the partition is here, the topic is the one that is meant, its log start has
+reached the offset. The answer comes when the disk has all of it, or when the time of the request ends; what was begun goes on then. Of a
+partition named twice the last row counts.
+
+Errors: INVALID_REQUEST for too many partitions, THROTTLING_QUOTA_EXCEEDED when too many requests wait; of single partitions
+TOPIC_AUTHORIZATION_FAILED, INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER (no replica here),
+INCONSISTENT_TOPIC_ID, OFFSET_OUT_OF_RANGE for a negative offset, OFFSET_NOT_AVAILABLE while the replica's log start is below it,
+REQUEST_TIMED_OUT, KAFKA_STORAGE_ERROR.
+
+KIPs: 107.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from lowtide.broker.authorizer.authorizer import allowed_topics
+from lowtide.broker.authorizer.resources import Operation
+from lowtide.broker.context import BrokerContext
+from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.request_context import RequestContext
+from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.erase_records import (
+    ErasedPartition,
+    ErasedTopic,
+    EraseRecordsRequest,
+    EraseRecordsResponse,
+    EraseRecordsTopic,
+)
+from lowtide.protocol.types import ZERO_TOPIC_ID, Offset, TopicId, TopicPartition
+from lowtide.replication.partition import Partition
+from lowtide.replication.topic_names import INTERNAL_TOPICS
+from lowtide.storage.directory.directory_erasures import EraseFailedError
+
+PARTITIONS_MAX: Final = 1_000
+"""Of one request."""
+
+WAITING_MAX: Final = 256
+"""Requests that may wait at once."""
+
+WAIT_MAX_MS: Final = 600_000
+
+
+class EraseRecordsHandler:
+    """EraseRecords over a broker's replicas."""
+
+    def __init__(self, broker: BrokerContext) -> None:
+        self._broker = broker
+        self._waiting = 0
+
+    async def handle(self, request: EraseRecordsRequest, context: RequestContext) -> EraseRecordsResponse:
+        """Answer for each partition that was named, once."""
+        if sum(len(topic.partitions) for topic in request.topics) > PARTITIONS_MAX:
+            return EraseRecordsResponse(error_code=ErrorCode.INVALID_REQUEST)
+        if self._waiting >= WAITING_MAX:
+            return EraseRecordsResponse(error_code=ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+        allowed = allowed_topics(self._broker.authorizer, context, Operation.DELETE, {topic.name for topic in request.topics})
+        rows: dict[TopicPartition, ErasedPartition] = {}
+        erasing = _Erasing()
+        for topic in request.topics:
+            for key, offset in {TopicPartition(topic.name, row.partition_index): row.offset for row in topic.partitions}.items():
+                row = rows[key] = ErasedPartition(partition_index=key.partition, error_code=ErrorCode.NONE)
+                found = self._checked(key, topic.topic_id, offset) if key.topic in allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                if isinstance(found, ErrorCode):
+                    row.error_code = found
+                else:
+                    erasing.begin(row, partial(self._broker.replicas.log_manager.erase, found.log, offset))
+        self._waiting += 1
+        try:
+            await erasing.wait(min(max(request.timeout_ms, 0), WAIT_MAX_MS))
+        finally:
+            self._waiting -= 1
+            erasing.end()
+        return self._response(request.topics, rows)
+
+    def _checked(self, key: TopicPartition, topic_id: TopicId, offset: Offset) -> Partition | ErrorCode:
+        if key.topic in INTERNAL_TOPICS:
+            return ErrorCode.INVALID_TOPIC_EXCEPTION
+        found = self._broker.replicas.find(*key)
+        if isinstance(found, ErrorCode):
+            return found
+        if topic_id not in (ZERO_TOPIC_ID, found.log.topic_id):
+            return ErrorCode.INCONSISTENT_TOPIC_ID
+        if offset < 0:
+            return ErrorCode.OFFSET_OUT_OF_RANGE
+        return found if offset <= found.log.log_start_offset else ErrorCode.OFFSET_NOT_AVAILABLE
+
+    def _response(self, asked: list[EraseRecordsTopic], rows: dict[TopicPartition, ErasedPartition]) -> EraseRecordsResponse:
+        topics = {topic.name: ErasedTopic(name=topic.name, partitions=[]) for topic in asked}
+        for key, row in rows.items():
+            current = self._broker.replicas.find(*key)
+            if row.error_code != ErrorCode.TOPIC_AUTHORIZATION_FAILED and not isinstance(current, ErrorCode):
+                row.log_start_offset = current.log.log_start_offset
+            topics[key.topic].partitions.append(row)
+        return EraseRecordsResponse(error_code=ErrorCode.NONE, topics=list(topics.values()))
+
+
+class _Erasing:
+    """The rows of one request that wait."""
+
+    def __init__(self) -> None:
+        self._missing = 0
+        self._is_over = False
+        self._done = asyncio.Event()
+        self._take_back: list[Callable[[], object]] = []
+
+    def begin(self, row: ErasedPartition, erase: Callable[[Callable[[EraseFailedError | None], None]], Callable[[], object]]) -> None:
+        """Have a row's records erased."""
+        self._missing += 1
+        row.error_code = ErrorCode.REQUEST_TIMED_OUT
+        self._take_back.append(erase(partial(self._on_done, row)))
+
+    def _on_done(self, row: ErasedPartition, error: EraseFailedError | None) -> None:
+        if self._is_over:
+            return
+        self._missing -= 1
+        row.error_code = ErrorCode.NONE if error is None else ErrorCode.KAFKA_STORAGE_ERROR
+        row.error_message = None if error is None else str(error)
+        if not self._missing:
+            self._done.set()
+
+    async def wait(self, timeout_ms: int) -> None:
+        """Until all are done, or the time is over."""
+        if self._missing:
+            try:
+                async with asyncio.timeout(timeout_ms / 1000):
+                    await self._done.wait()
+            except TimeoutError:
+                return
+
+    def end(self) -> None:
+        """The rest isn't waited for."""
+        self._is_over = True
+        for take_back in self._take_back:
+            take_back()
+
+
+def handler(broker: BrokerContext) -> HandlerSpec:
+    """The handler over a broker's replicas."""
+    return HandlerSpec(key=ApiKey.ERASE_RECORDS, handle_later=EraseRecordsHandler(broker).handle)

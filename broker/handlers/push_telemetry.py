@@ -1,0 +1,103 @@
+"""PushTelemetry: v0-v0.
+
+Behaviour: takes the metrics of a client, in place of those that it pushed before, for `/metrics`. They are decompressed by the worker, to
+`DECOMPRESSED_MAX` bytes at most, and read in turn with other work; sums and gauges are kept, other kinds are passed over. The last push
+of a client (`terminating`) is not bound to its interval; what it pushed is forgotten after three intervals.
+
+Errors: INVALID_REQUEST without the id of the instance and after its last push, THROTTLING_QUOTA_EXCEEDED before its time and when too
+many pushes are under way, UNKNOWN_SUBSCRIPTION_ID, UNSUPPORTED_COMPRESSION_TYPE, TELEMETRY_TOO_LARGE above `telemetry.max.bytes`,
+INVALID_RECORD for what can't be read.
+
+KIPs: 714.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from functools import partial
+from typing import Any, Final
+
+from lowtide.broker.context import BrokerContext
+from lowtide.broker.handlers.get_telemetry_subscriptions import telemetry_max_bytes
+from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.request_context import RequestContext
+from lowtide.broker.slices import walk_in_slices
+from lowtide.broker.telemetry.client_facts import facts_of
+from lowtide.broker.telemetry.client_instances import ClientInstances, Push
+from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.compression import Compression, decompress
+from lowtide.protocol.errors import ErrorCode, ProtocolError
+from lowtide.protocol.messages.push_telemetry import PushTelemetryRequest, PushTelemetryResponse
+
+DECOMPRESSED_MAX: Final = 4 << 20
+"""Bytes that a push may have when it is decompressed: four times what it may have by default before."""
+
+UNDER_WAY_MAX: Final = 16
+"""Pushes that are read at once."""
+
+_NO_ID = bytes(16)
+
+
+def handler(broker: BrokerContext) -> HandlerSpec:
+    """The handler over a broker's clients."""
+    clients = broker.clients
+    under_way = 0
+
+    async def handle(request: PushTelemetryRequest, context: RequestContext) -> PushTelemetryResponse:
+        nonlocal under_way
+        if request.client_instance_id == _NO_ID:
+            return _answer(ErrorCode.INVALID_REQUEST)
+        if under_way >= UNDER_WAY_MAX:
+            return _answer(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+        clients.follow(broker.metadata.image.client_metrics)
+        push = Push(
+            request.subscription_id, request.compression_type, len(request.metrics), request.terminating, telemetry_max_bytes(broker)
+        )
+        facts = facts_of(request.client_instance_id, context)
+        client = clients.check_push(request.client_instance_id, facts, push, broker.clock.monotonic_ms())
+        if isinstance(client, ErrorCode):
+            return _answer(client)
+        if not request.metrics:
+            return _answer(ErrorCode.NONE)
+        under_way += 1
+        try:
+            content = await _decompressed(broker, Compression(request.compression_type), bytes(request.metrics))
+            await walk_in_slices(broker.turns, _kept(clients, client, content))
+        except ProtocolError:
+            return _answer(ErrorCode.INVALID_RECORD)
+        finally:
+            under_way -= 1
+        return _answer(ErrorCode.NONE)
+
+    return HandlerSpec(key=ApiKey.PUSH_TELEMETRY, handle_later=handle)
+
+
+def _kept(clients: ClientInstances, client: Any, content: bytes) -> Generator[None, None, None]:
+    from lowtide.broker.telemetry.otlp import read_metrics  # noqa: PLC0415 - most brokers are never pushed anything
+
+    points = yield from read_metrics(content)
+    clients.take(client, points)
+
+
+async def _decompressed(broker: BrokerContext, codec: Compression, content: bytes) -> bytes:
+    """What was pushed. Errors: ProtocolError."""
+    if codec is Compression.NONE:
+        return content
+    done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    def on_done(outcome: Any) -> None:
+        if done.done():
+            return
+        if isinstance(outcome, BaseException):
+            done.set_exception(outcome)
+        else:
+            done.set_result(outcome)
+
+    work = partial(decompress, codec, content, max_bytes=DECOMPRESSED_MAX)
+    broker.batch_lane.begin(DECOMPRESSED_MAX).submit(lambda _room: bytes(work()), on_done)
+    return await done
+
+
+def _answer(error: ErrorCode) -> PushTelemetryResponse:
+    return PushTelemetryResponse(throttle_time_ms=0, error_code=error)

@@ -1,0 +1,28 @@
+"""SaslAuthenticate: v0-v2.
+
+Behaviour: a token that belongs to a login never comes here: `network/sasl_connection` answers it. What comes here is one on a listener
+without SASL, or after the login.
+
+Errors: ILLEGAL_SASL_STATE, always.
+
+KIPs: 152, 368.
+"""
+
+from __future__ import annotations
+
+from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.request_context import RequestContext
+from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+
+_TEXT = "SaslAuthenticate request received after successful authentication"
+
+
+def handler() -> HandlerSpec:
+    """The handler."""
+
+    def handle(_request: SaslAuthenticateRequest, _context: RequestContext) -> SaslAuthenticateResponse:
+        return SaslAuthenticateResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message=_TEXT, auth_bytes=b"")
+
+    return HandlerSpec(key=ApiKey.SASL_AUTHENTICATE, handle=handle)

@@ -1,0 +1,26 @@
+"""SaslHandshake: v0-v1.
+
+Behaviour: a handshake that begins a login never comes here: `network/sasl_connection` answers it. What comes here is one on a listener
+without SASL, after a login that has no end, or within a second of the one before.
+
+Errors: ILLEGAL_SASL_STATE, always.
+
+KIPs: 43, 152, 368.
+"""
+
+from __future__ import annotations
+
+from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.request_context import RequestContext
+from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+
+
+def handler() -> HandlerSpec:
+    """The handler."""
+
+    def handle(_request: SaslHandshakeRequest, _context: RequestContext) -> SaslHandshakeResponse:
+        return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=[])
+
+    return HandlerSpec(key=ApiKey.SASL_HANDSHAKE, handle=handle)

@@ -1,0 +1,55 @@
+"""`/health/live`: the event loop answers. `/health/ready`: clients can be sent here; 503 and the reasons where they can't."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from aiohttp import web
+
+from lowtide.broker.http.readiness import Readiness
+from lowtide.broker.slices import walk_in_slices
+from lowtide.runtime.http_app import decides_itself
+
+IN_SYNC: Final = "in_sync"
+"""The word of a query that asks for replicas in sync too, whatever is configured."""
+
+KEPT_MS: Final = 1_000
+"""All partitions are looked at once in so long, however many ask."""
+
+
+class HealthSite:
+    """What orchestrators ask. A login needs no rights."""
+
+    def __init__(self, readiness: Readiness) -> None:
+        self._readiness = readiness
+        self._looking = asyncio.Lock()
+        self._found: list[str] = []
+        self._found_ms = -KEPT_MS
+
+    def add_to(self, app: web.Application) -> None:
+        """Add the routes."""
+        app.router.add_get("/health/live", self._live)
+        app.router.add_get("/health/ready", self._ready)
+
+    @decides_itself
+    async def _live(self, _request: web.Request) -> web.StreamResponse:
+        return web.json_response({"live": True})
+
+    @decides_itself
+    async def _ready(self, request: web.Request) -> web.StreamResponse:
+        readiness = self._readiness
+        reasons = readiness.reasons()
+        if readiness.wants_in_sync or IN_SYNC in request.query:
+            reasons += await self._out_of_sync()
+        return web.json_response({"ready": not reasons, "broker": readiness.broker_id, "reasons": reasons}, status=503 if reasons else 200)
+
+    async def _out_of_sync(self) -> list[str]:
+        """The reason for partitions that aren't in sync, if there are any."""
+        turns = self._readiness.turns
+        async with self._looking:
+            if turns.now_ms() - self._found_ms >= KEPT_MS:
+                found: list[str] = []
+                await walk_in_slices(turns, self._readiness.out_of_sync(found))
+                self._found, self._found_ms = found, turns.now_ms()
+            return self._found

@@ -1,0 +1,65 @@
+"""The broker's listeners of HTTP: bound with those of clients, and closed at the very end of a stop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from lowtide.broker.config.broker_config import BrokerConfig
+from lowtide.broker.config.http_listeners import HTTP_LISTENERS, SERVE_DEFAULT, HttpListener
+from lowtide.runtime.clock import Clock
+from lowtide.runtime.http_connection import Visits
+from lowtide.runtime.http_server import HttpServer
+from lowtide.runtime.http_site import GateLoader, SiteLoader, TlsContext
+from lowtide.runtime.tasks import TaskRegistry
+
+
+class HttpService:
+    """What one broker serves by HTTP. `listen` once, then `close`."""
+
+    def __init__(
+        self, config: BrokerConfig, gate: GateLoader, sites: Sequence[SiteLoader], clock: Clock, tasks: TaskRegistry, log: Any
+    ) -> None:
+        """`gate` and `sites` are asked for at the first visit."""
+        self._listeners = config.http_listeners
+        given = config.given.get(HTTP_LISTENERS)
+        self._is_default = given is not None and given.source == SERVE_DEFAULT
+        self._log = log
+        self._server = HttpServer(gate, sites, clock, tasks, log)
+        self.addresses: tuple[str, ...] = ()
+        """Where it listens, as URLs."""
+
+    @property
+    def visits(self) -> Visits:
+        """Connections, and what was counted of them and their requests."""
+        return self._server.visits
+
+    async def listen(self, tls: Callable[[], TlsContext]) -> None:
+        """Bind; `tls` gives the contexts of those that are encrypted.
+
+        Errors: OSError, in one sentence; that the default port is taken is none.
+        """
+        for listener in self._listeners:
+            try:
+                port = await self._server.listen(listener.host, listener.port, tls() if listener.is_encrypted else None)
+            except OSError as error:
+                reason = (error.strerror or str(error)).rpartition(": ")[2]
+                if not self._is_default:
+                    message = f"{HTTP_LISTENERS}={listener.text} is not possible: {reason}."
+                    raise OSError(message) from error
+                remedy = f"set {HTTP_LISTENERS} to another address, or to nothing"
+                self._log.warning("no listener of HTTP", address=listener.text, reason=reason, remedy=remedy)
+                continue
+            self.addresses = (*self.addresses, listener._replace(port=port).text)
+        if in_clear := beyond_loopback(self._listeners):
+            remedy = "https://, or an address of this machine behind a proxy"
+            self._log.warning("other machines send their passwords to listeners of HTTP in the clear", listeners=in_clear, remedy=remedy)
+
+    async def close(self) -> None:
+        """End all connections. A second call does nothing."""
+        await self._server.close()
+
+
+def beyond_loopback(listeners: Sequence[HttpListener]) -> list[str]:
+    """Those that other machines reach without TLS."""
+    return [each.text for each in listeners if not each.is_on_loopback and not each.is_encrypted]

@@ -1,0 +1,27 @@
+"""What a broker has before it opens anything: its configuration, the outside world, tasks, a log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from lowtide.broker.config.dynamic_config import BrokerConfigs
+from lowtide.broker.descriptors import DescriptorBudget
+from lowtide.broker.lifecycle.ports import Ports
+from lowtide.broker.lifecycle.unclean_elections import UncleanElections
+from lowtide.runtime.http_site import SiteLoader
+from lowtide.runtime.tasks import TaskRegistry
+
+
+class BrokerBase(msgspec.Struct, frozen=True, kw_only=True):
+    """What all other parts of a broker are built on."""
+
+    configs: BrokerConfigs
+    descriptors: DescriptorBudget
+    ports: Ports
+    tasks: TaskRegistry
+    log: Any
+    unclean_elections: UncleanElections
+    sites: tuple[SiteLoader, ...] = ()
+    """What is served by HTTP besides the broker's own."""

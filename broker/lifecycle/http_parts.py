@@ -1,0 +1,71 @@
+"""What a broker serves by HTTP, made of its other parts. What takes long to import is imported when the first visitor comes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from lowtide.broker.config.http_listeners import HTTPS
+from lowtide.broker.config.key import number
+from lowtide.broker.http.readiness import Readiness
+from lowtide.broker.http.service import HttpService
+from lowtide.broker.lifecycle.listener_security import ImageCredentials
+from lowtide.runtime.http_site import Site, SiteLoader
+
+if TYPE_CHECKING:
+    from lowtide.broker.context import BrokerContext
+    from lowtide.broker.http.gate import Gate
+    from lowtide.broker.http.logins import Visitor
+    from lowtide.broker.lifecycle.broker_base import BrokerBase
+    from lowtide.broker.lifecycle.listener_certificates import ListenerCertificates
+    from lowtide.storage.directory.log_manager import LogManager
+
+
+class HttpParts(msgspec.Struct, frozen=True, kw_only=True):
+    """What is served, and to whom."""
+
+    base: BrokerBase
+    context: BrokerContext
+    log_manager: LogManager
+    certificates: ListenerCertificates
+    on_login: Callable[[Any, str], None]
+    """As of `ConnectionHost`: who it is, and why a login failed, if it did."""
+    sites: tuple[SiteLoader, ...]
+    """What the broker's other parts serve."""
+
+
+def make_http(parts: HttpParts) -> tuple[HttpService, Readiness]:
+    """The listeners, not yet bound, and what their owner has to keep at the truth."""
+    base, context = parts.base, parts.context
+    config = base.configs.current
+    wants_in_sync = config.values["http.ready.requires.in.sync"] is True
+    readiness = Readiness(context.metadata, parts.log_manager.directories, context.turns, wants_in_sync=wants_in_sync)
+    sites: tuple[SiteLoader, ...] = (partial(_load_health, readiness), *parts.sites, *base.sites)
+    return HttpService(config, partial(_load_gate, parts), sites, base.ports.clock, base.tasks, base.log), readiness
+
+
+def _load_health(readiness: Readiness) -> Site:
+    from lowtide.broker.http.health import HealthSite  # noqa: PLC0415 - aiohttp comes with it
+
+    return HealthSite(readiness)
+
+
+def _load_gate(parts: HttpParts) -> Gate:
+    from lowtide.broker.http.gate import Gate  # noqa: PLC0415 - likewise
+    from lowtide.broker.http.logins import Logins  # noqa: PLC0415 - likewise
+
+    base, session = parts.base, parts.context.metadata
+
+    def delay_ms() -> int:
+        return number(base.configs.current.values["connection.failed.authentication.delay.ms"])
+
+    def on_login(visitor: Visitor, failure: str) -> None:
+        parts.on_login(visitor, failure)
+
+    credentials, ports = ImageCredentials(lambda: session.image), base.ports
+    logins = Logins(credentials, ports.worker, ports.clock, ports.random, delay_ms, on_login)
+    https = parts.certificates.by_listener.get(HTTPS)
+    return Gate(logins, parts.context.authorizer, None if https is None else https.identify)

@@ -1,0 +1,144 @@
+"""Checks the tokens of OAUTHBEARER at one listener, with the issuer's public keys, which are fetched again and again.
+
+A check needs nothing but memory and takes less than half a millisecond of the event loop. Keys are fetched beside serving: at the start,
+each `sasl.oauthbearer.jwks.endpoint.refresh.ms`, and when a token is signed with a key that the set lacks; that token is refused. A fetch
+that fails changes nothing and is repeated. While there are no keys every token is refused.
+
+A broker whose endpoint is out of reach starts all the same (Kafka's does not): replication must not wait for an issuer of tokens. A file
+that can't be read is refused at the start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from lowtide.broker.config.oauth_settings import KeySource, OAuthSettings
+from lowtide.broker.lifecycle.broker_base import BrokerBase
+from lowtide.broker.security.exchange import Refused
+from lowtide.broker.security.jwt_claims import TokenHolder, check_claims, unchecked
+from lowtide.broker.security.jwt_keys import KeySetError, TokenKeys, UnknownKey, read_key_set
+from lowtide.broker.security.oauth_bearer import OAuthBearerExchange
+from lowtide.broker.security.unknown_keys import UnknownKeys
+from lowtide.protocol.client.retries import Backoff
+from lowtide.runtime.beside_serving import read_file
+from lowtide.runtime.clock import Clock
+from lowtide.runtime.https import fetch, reason_of, request_bytes
+from lowtide.runtime.tls import TlsError, client_context
+
+KEY_SET_BYTES_MAX: Final = 512 * 1024
+"""Design limit: a set has a few kilobytes."""
+
+FETCH_TIMEOUT_MS: Final = 10_000
+"""For one fetch, from connecting to the last byte."""
+
+FETCH_INTERVAL_MS_MIN: Final = 1_000
+"""Between a fetch and the next one that a token is the reason for."""
+
+NO_KEYS: Final = TokenKeys(())
+
+
+class TokenVerifier:
+    """The tokens of one listener. `load` once, then `run` beside serving."""
+
+    def __init__(self, listener_name: str, settings: OAuthSettings, clock: Clock, log: Any) -> None:
+        self._name = listener_name
+        self._settings = settings
+        self._clock = clock
+        self._log = log
+        self._keys = NO_KEYS
+        self._unknown = UnknownKeys()
+        self._wanted = asyncio.Event()
+        """A token was signed with a key that is not known."""
+        self._failure = ""
+
+    def check(self, token: str) -> TokenHolder | Refused:
+        """Whom a token stands for."""
+        keys = self._keys
+        if not keys:
+            return Refused("the keys of its issuer could not be fetched yet")
+        verified = keys.verify(token)
+        if isinstance(verified, UnknownKey):
+            if self._unknown.is_reason(verified.key_id, self._clock.monotonic_ms()):
+                self._wanted.set()
+            return Refused("it is signed with a key that is not in the set of its issuer")
+        if isinstance(verified, Refused):
+            return verified
+        return check_claims(verified, self._settings.rules, self._clock.wall_ms())
+
+    async def load(self) -> None:
+        """Fetch the keys before the listener opens. Errors: OSError, for a file that can't be used."""
+        await self._fetch()
+        if self._failure and self._settings.keys.url.is_file:
+            message = f"the listener {self._name} has no keys to verify tokens by: {self._settings.keys.text}: {self._failure}"
+            raise OSError(message)
+
+    async def run(self) -> None:
+        """Fetch the keys when they are due, for as long as the broker runs."""
+        source = self._settings.keys
+        backoff, failures = Backoff(source.retry_backoff_ms, source.retry_backoff_ms_max), 0
+        while True:
+            failures = failures + 1 if self._failure else 0
+            await self._until_due(backoff.rest_ms(failures) if failures else source.refresh_ms)
+            await self._fetch()
+
+    async def _until_due(self, rest_ms: int) -> None:
+        """Return after `rest_ms`, or earlier because a key is wanted."""
+        until_ms = self._clock.monotonic_ms() + min(rest_ms, FETCH_INTERVAL_MS_MIN)
+        try:
+            async with asyncio.timeout(rest_ms / 1000):
+                await self._wanted.wait()
+        except TimeoutError:
+            return
+        await asyncio.sleep(max(until_ms - self._clock.monotonic_ms(), 0) / 1000)
+        self._wanted.clear()
+
+    async def _fetch(self) -> None:
+        """Use the keys of now; those of before stay if it fails."""
+        try:
+            async with asyncio.timeout(FETCH_TIMEOUT_MS / 1000):
+                keys = read_key_set(await _content(self._settings.keys))
+        except TimeoutError:
+            self._on_failed(f"no answer within {FETCH_TIMEOUT_MS} ms")
+        except (KeySetError, TlsError) as error:
+            self._on_failed(str(error))
+        except OSError as error:
+            self._on_failed(reason_of(error))
+        else:
+            if self._failure or keys.ids != self._keys.ids or not self._keys:
+                self._log.info("keys of tokens are in use", listener=self._name, url=self._settings.keys.text, keys=len(keys))
+            self._keys, self._failure = keys, ""
+            self._unknown.forget(keys.ids)
+
+    def _on_failed(self, reason: str) -> None:
+        if reason != self._failure:
+            consequence = "those of before stay in use" if self._keys else "every token is refused until then"
+            url = self._settings.keys.text
+            self._log.warning(f"keys of tokens can't be fetched, {consequence}", listener=self._name, url=url, reason=reason)
+        self._failure = reason
+
+
+async def oauth_exchange(listener_name: str, settings: OAuthSettings, base: BrokerBase) -> Callable[[], OAuthBearerExchange]:
+    """What begins a login by OAUTHBEARER at a listener. Its keys are fetched from now on. Errors: OSError."""
+    unset = [f"sasl.oauthbearer.expected.{name}" for name in unchecked(settings.rules)]
+    if unset:
+        consequence = "what the owner of the keys has signed for others may be a login"
+        base.log.warning("claims of tokens are not checked", listener=listener_name, unset=unset, consequence=consequence)
+    verifier = TokenVerifier(listener_name, settings, base.ports.clock, base.log)
+    await verifier.load()
+    base.tasks.spawn(verifier.run(), name=f"keys of tokens at {listener_name}")
+    return partial(OAuthBearerExchange, verifier.check, base.ports.clock.wall_ms)
+
+
+async def _content(source: KeySource) -> bytes:
+    """Errors: OSError, TlsError, KeySetError."""
+    if source.url.is_file:
+        content = await read_file(source.url.target, KEY_SET_BYTES_MAX + 1)
+        if len(content) > KEY_SET_BYTES_MAX:
+            message = f"it has more than {KEY_SET_BYTES_MAX} bytes"
+            raise KeySetError(message)
+        return content
+    tls = client_context(source.tls) if source.url.scheme == "https" else None
+    return await fetch(source.url, tls, request_bytes(source.url), bytes_max=KEY_SET_BYTES_MAX)

@@ -1,0 +1,163 @@
+"""From the configuration of listeners to what their connections need: the mechanisms with their users, the contexts of TLS."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import NamedTuple
+
+from lowtide.broker.config.sasl_settings import OAUTHBEARER, MechanismSettings, OwnLogin, SaslListener
+from lowtide.broker.lifecycle.broker_base import BrokerBase
+from lowtide.broker.lifecycle.certificates import Certificates
+from lowtide.broker.network.listener_security import ListenerSecurity
+from lowtide.broker.network.peer_login import PeerLogin
+from lowtide.broker.network.sasl_connection import SaslSettings
+from lowtide.broker.network.tls_connection import TlsSettings
+from lowtide.broker.security.delegation_tokens import TokenSecret, secret_of
+from lowtide.broker.security.exchange import Exchange
+from lowtide.broker.security.login import Mechanism
+from lowtide.broker.security.plain import PlainExchange, PlainUsers
+from lowtide.broker.security.principal import parse_principal
+from lowtide.broker.security.scram import ScramCredentials, ScramExchange, TokenCredentials, TokenOwner
+from lowtide.metadata import keys
+from lowtide.metadata.image import MetadataImage
+from lowtide.metadata.records import TokenRecord
+from lowtide.metadata.scram_image import credential_of_record
+from lowtide.protocol.client.sasl import SaslSettings as ClientLogin
+from lowtide.protocol.scram import SCRAM_MECHANISMS, ScramCredential, ScramMechanism
+from lowtide.runtime.clock import Clock
+from lowtide.runtime.random import Random
+
+NONCE_BITS = 192
+"""Of a nonce of ours; Kafka's have 130."""
+
+
+class ImageTokens:
+    """Delegation tokens in the metadata image of now."""
+
+    def __init__(self, image: Callable[[], MetadataImage], secret: TokenSecret | None, clock: Clock) -> None:
+        """`secret`: None where there are no tokens."""
+        self._image = image
+        self._secret = secret
+        self._clock = clock
+
+    def of(self, mechanism: ScramMechanism, user: str) -> ScramCredential | None:
+        """What checks a token's HMAC, by its id; None for one that isn't there, or has ended."""
+        found = self._find(user)
+        record = None if found is None else found[0].credentials.get(mechanism.text)
+        return None if record is None else credential_of_record(record)
+
+    def any_of(self, mechanism: ScramMechanism) -> ScramCredential | None:
+        """None: all tokens have salts of the length that unknown ones get, too."""
+        return None
+
+    @property
+    def secret(self) -> bytes:
+        """What the salts of unknown tokens are made with."""
+        return self._image().scram.secret if self._secret is None else self._secret.salts
+
+    def owner_of(self, token_id: str) -> TokenOwner | None:
+        """Whom a token is for; None for one that isn't there, or has ended."""
+        found = self._find(token_id)
+        return None if found is None else TokenOwner(parse_principal(found[0].owner).name, found[1])
+
+    def _find(self, token_id: str) -> tuple[TokenRecord, int] | None:
+        """A token that hasn't ended, and for how long it holds, in milliseconds."""
+        if self._secret is None:
+            return None
+        found = self._image().tokens.get(keys.token(self._secret.hmac_of(token_id)))
+        left_ms = 0 if found is None else found.token.until_ms - self._clock.wall_ms()
+        return None if found is None or left_ms <= 0 else (found.token, left_ms)
+
+
+class ImageCredentials:
+    """The credentials in the metadata image of now."""
+
+    def __init__(self, image: Callable[[], MetadataImage]) -> None:
+        self._image = image
+
+    def of(self, mechanism: ScramMechanism, user: str) -> ScramCredential | None:
+        """The credential of a user, None if there is none."""
+        return self._image().scram.of(mechanism, user)
+
+    def any_of(self, mechanism: ScramMechanism) -> ScramCredential | None:
+        """Some credential of the mechanism, the same one as long as it exists."""
+        return self._image().scram.any_of(mechanism)
+
+    @property
+    def secret(self) -> bytes:
+        """What the salts of unknown users are made with."""
+        return self._image().scram.secret
+
+
+BeginExchange = Callable[[], Exchange]
+
+
+class ScramParts(NamedTuple):
+    """What exchanges by SCRAM need."""
+
+    credentials: ScramCredentials
+    tokens: TokenCredentials
+    random: Random
+
+
+async def oauth_exchanges(base: BrokerBase) -> dict[str, BeginExchange]:
+    """What begins logins by OAUTHBEARER, by the names of the listeners that have it. Errors: OSError."""
+    found: dict[str, BeginExchange] = {}
+    for name, each in base.configs.current.secured_listeners.items():
+        mechanism = None if each.sasl is None else each.sasl.mechanism(OAUTHBEARER)
+        if mechanism is not None and mechanism.oauth is not None:
+            from lowtide.broker.lifecycle.jwt_verifier import oauth_exchange  # noqa: PLC0415 - takes long, and few brokers need it
+
+            found[name] = await oauth_exchange(name, mechanism.oauth, base)
+    return found
+
+
+def listener_security(
+    base: BrokerBase, image: Callable[[], MetadataImage], certificates: Mapping[str, Certificates], oauth: Mapping[str, BeginExchange]
+) -> dict[str, ListenerSecurity]:
+    """How the listeners are secured that aren't open to everybody, by their names; `oauth` begins the logins by OAUTHBEARER."""
+    config, ports = base.configs.current, base.ports
+    tokens = ImageTokens(image, secret_of(config.values["delegation.token.secret.key"]), ports.clock)
+    scram = ScramParts(ImageCredentials(image), tokens, ports.random)
+    return {
+        name: ListenerSecurity(
+            sasl=None if each.sasl is None else _sasl(each.sasl, oauth.get(name), scram),
+            tls=TlsSettings(certificates[name].context, certificates[name].identify) if name in certificates else None,
+        )
+        for name, each in config.secured_listeners.items()
+    }
+
+
+def peer_login(base: BrokerBase, certificates: Mapping[str, Certificates]) -> PeerLogin:
+    """How this broker shows others who it is, by the listener that is for brokers."""
+    config, random = base.configs.current, base.ports.random
+    name, own = config.inter_broker_listener, config.inter_broker_login
+    sasl = None if own is None else ClientLogin(mechanism=own[0], username=own[1].username, password=own[1].password)
+    tls = certificates[name].peer_context if name in certificates else None
+    return PeerLogin(tls, sasl, None if own is None else _tokens(own[1], base), lambda: f"{random.getrandbits(NONCE_BITS):x}")
+
+
+def _tokens(own: OwnLogin, base: BrokerBase) -> Callable[[], Awaitable[str]] | None:
+    """What gives this broker the tokens that it logs in with, if it has any."""
+    if own.tokens is None:
+        return None
+    from lowtide.runtime.token_source import Tokens  # noqa: PLC0415 - takes long, and few brokers need it
+
+    return Tokens(own.tokens, base.ports.clock).get
+
+
+def _sasl(settings: SaslListener, oauth: BeginExchange | None, scram: ScramParts) -> SaslSettings:
+    mechanisms = {each.name: Mechanism(_begin(each, oauth, scram), each.lifetime_ms) for each in settings.mechanisms}
+    return SaslSettings(mechanisms, maximum_frame_bytes=settings.receive_bytes_max, delay_ms=settings.failure_delay_ms)
+
+
+def _begin(settings: MechanismSettings, oauth: BeginExchange | None, parts: ScramParts) -> BeginExchange:
+    """What begins an exchange of a mechanism."""
+    if settings.name == OAUTHBEARER:
+        assert oauth is not None
+        return oauth
+    scram = SCRAM_MECHANISMS.get(settings.name)
+    if scram is None:
+        return partial(PlainExchange, PlainUsers(settings.users))
+    return lambda: ScramExchange(scram, parts.credentials, parts.tokens, f"{parts.random.getrandbits(NONCE_BITS):x}")

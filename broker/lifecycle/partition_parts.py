@@ -1,0 +1,99 @@
+"""The partitions of a broker, put together upward: what each part needs exists before it.
+
+    Waiting, IsrChanges ── LedPartitions ── ReplicaManager ── ReplicaFetchers ── FollowedPartitions ── AssignedPartitions
+
+None of them knows those to its right.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from lowtide.broker.config.topic_config import log_config
+from lowtide.broker.lifecycle.broker_base import BrokerBase
+from lowtide.broker.lifecycle.fencing import Fence
+from lowtide.broker.network.peer_client import PeerClients
+from lowtide.broker.partitions.alter_partition_manager import IsrChanges
+from lowtide.broker.partitions.assigned_partitions import AssignedPartitions, AssignmentRules
+from lowtide.broker.partitions.delayed.waiting import Waiting
+from lowtide.broker.partitions.followed_partitions import FollowedPartitions
+from lowtide.broker.partitions.hosted_logs import OfflinePartitions
+from lowtide.broker.partitions.leader_partitions import LedPartitions
+from lowtide.broker.partitions.replica_fetchers import ReplicaFetchers
+from lowtide.broker.partitions.replica_manager import ReplicaManager
+from lowtide.broker.partitions.replication_health import ReplicationHealth
+from lowtide.broker.partitions.replication_throttle import ReplicationThrottle
+from lowtide.metadata.session import MetadataSession
+from lowtide.storage.directory.log_manager import LogManager
+
+MAXIMUM_WAITING_PER_PARTITION: Final = 10_000
+"""Requests that may wait for one partition; further ones are answered at once with what there is."""
+
+
+class PartitionParts(msgspec.Struct, frozen=True, kw_only=True):
+    """The partitions of a broker, and what leads, follows and watches them."""
+
+    replicas: ReplicaManager
+    assigned: AssignedPartitions
+    peers: PeerClients
+    """Connections to other brokers, for these and all other parts."""
+    fetchers: ReplicaFetchers
+    isr_changes: IsrChanges
+    health: ReplicationHealth
+    fence: Fence | None
+    """None where store and broker live and die together."""
+
+
+def build_partitions(base: BrokerBase, session: MetadataSession, log_manager: LogManager, peers: PeerClients) -> PartitionParts:
+    """The parts over an open session and loaded logs. Nothing is hosted before `AssignedPartitions.on_image`."""
+    config, ports, log = base.configs.current, base.ports, base.log
+    fence = Fence(session, ports.clock) if ports.shared_metadata else None
+    waiting = Waiting(ports.clock, ports.loop, log, maximum_per_partition=MAXIMUM_WAITING_PER_PARTITION)
+    isr_changes = IsrChanges(session, base.tasks.spawn, log)
+    led = LedPartitions(
+        waiting,
+        isr_changes,
+        ports.clock,
+        ports.loop,
+        lag_time_max_ms=config.replica_lag_time_max_ms,
+        is_fenced=None if fence is None else fence.is_up,
+    )
+    replicas = ReplicaManager(
+        broker_id=config.node_id,
+        log_manager=log_manager,
+        waiting=waiting,
+        led=led,
+        offline=OfflinePartitions(),
+        leader_throttle=ReplicationThrottle("leader", base.configs, ports.clock, config.node_id, lambda: session.image),
+        clock=ports.clock,
+        loop=ports.loop,
+        log=log,
+        fence=fence,
+    )
+    fetchers = ReplicaFetchers(
+        configs=base.configs,
+        session=session,
+        replicas=replicas,
+        peers=peers,
+        clock=ports.clock,
+        tasks=base.tasks,
+        log=log,
+    )
+    rules = AssignmentRules(
+        log_config=lambda topic: log_config(base.configs.current, topic.configs),
+        own_epoch=lambda: session.broker_epoch,
+    )
+    assigned = AssignedPartitions(replicas, FollowedPartitions(fetchers), rules, ports.clock, ports.loop, log)
+    session.on_registration(assigned.on_registration)
+    health = ReplicationHealth(replicas, fetchers, isr_changes, lambda: session.is_controller, log)
+    return PartitionParts(
+        replicas=replicas,
+        assigned=assigned,
+        peers=peers,
+        fetchers=fetchers,
+        isr_changes=isr_changes,
+        health=health,
+        fence=fence,
+    )

@@ -1,0 +1,330 @@
+"""What of a broker serves clients: partitions, coordinators, listeners, retention and upkeep, built over its session and its logs.
+
+All parts are made by the constructor, each from parts that exist; none is set into another. `listen` binds the ports, `begin` starts
+what runs by itself, and `stop` ends it in the reverse order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from lowtide.broker.administration.config_administrator import ConfigAdministrator
+from lowtide.broker.administration.delegation_token_sweep import TokenSweep
+from lowtide.broker.administration.forwarding import Forwarder
+from lowtide.broker.administration.topic_administrator import TopicAdministrator
+from lowtide.broker.audit.audit_log import AuditEvent
+from lowtide.broker.config.http_listeners import HTTPS
+from lowtide.broker.config.key import number
+from lowtide.broker.config.open_listeners import open_beyond_loopback
+from lowtide.broker.context import BrokerContext
+from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
+from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
+from lowtide.broker.handlers.registry import handlers, handlers_of_ours
+from lowtide.broker.http.readiness import Stage
+from lowtide.broker.lifecycle.auditing import make_audit
+from lowtide.broker.lifecycle.authorization import make_authorizer
+from lowtide.broker.lifecycle.disk_space import DiskSpace
+from lowtide.broker.lifecycle.due_work import DueWork
+from lowtide.broker.lifecycle.http_parts import HttpParts, make_http
+from lowtide.broker.lifecycle.listener_certificates import ListenerCertificates
+from lowtide.broker.lifecycle.listener_security import listener_security, oauth_exchanges, peer_login
+from lowtide.broker.lifecycle.loop_health import LoopHealth
+from lowtide.broker.lifecycle.memory_upkeep import MemoryUpkeep
+from lowtide.broker.lifecycle.partition_parts import build_partitions
+from lowtide.broker.network.admission import connection_limits
+from lowtide.broker.network.connection_host import ConnectionHost
+from lowtide.broker.network.dispatcher import Dispatcher
+from lowtide.broker.network.peer_client import PeerClients
+from lowtide.broker.network.server import Server, open_listeners
+from lowtide.broker.observation.health import Vitals
+from lowtide.broker.observation.history import LogHistory
+from lowtide.broker.observation.observed import Observed
+from lowtide.broker.partitions.batch_lane import BatchLane
+from lowtide.broker.partitions.fetch_session import FetchSessionCache
+from lowtide.broker.quotas.client_quotas import ClientQuotas
+from lowtide.broker.quotas.creation_rates import CreationRates, creation_rates
+from lowtide.broker.quotas.metered_handlers import Meter
+from lowtide.broker.quotas.sampled_rate import Window
+from lowtide.broker.request_context import Client
+from lowtide.broker.retention.cleaner import Cleaner
+from lowtide.broker.retention.consumption import Consumption
+from lowtide.broker.retention.log_retention import Retention
+from lowtide.storage.log.segment_ages import SegmentAges
+
+if TYPE_CHECKING:
+    from lowtide.broker.config.broker_config import BrokerConfig
+    from lowtide.broker.lifecycle.broker_base import BrokerBase
+    from lowtide.broker.metrics.collector import Collector
+    from lowtide.metadata.image import ImageDelta, MetadataImage, TopicImage
+    from lowtide.metadata.session import MetadataSession
+    from lowtide.runtime.http_site import Site
+    from lowtide.storage.directory.log_manager import LogManager
+    from lowtide.storage.log.log import Log
+
+
+def _quota_window(config: BrokerConfig, keys: str) -> Window:
+    samples, seconds = config.values[f"{keys}.num"], config.values[f"{keys}.size.seconds"]
+    assert isinstance(samples, int)
+    assert isinstance(seconds, int)
+    return Window(samples, seconds * 1000)
+
+
+class Serving:
+    """What serves clients. `listen`, `begin`, then `stop`, which may come at any time."""
+
+    def __init__(self, base: BrokerBase, session: MetadataSession, log_manager: LogManager, pieces: Iterable[Callable[[], object]]) -> None:
+        """`pieces` are called once a second, besides what the parts have to do then."""
+        self._base = base
+        config, ports = base.configs.current, base.ports
+        self._certificates = ListenerCertificates(config, base.log)
+        peers = PeerClients(
+            ports.clock,
+            base.tasks,
+            base.log,
+            client_id=f"broker-{config.node_id}",
+            listener_name=config.inter_broker_listener,
+            login=peer_login(base, self._certificates.by_listener),
+        )
+        self.partitions = build_partitions(base, session, log_manager, peers)
+        self.replicas = self.partitions.replicas
+        self._audit = make_audit(base.configs.current, ports, base.log)
+        context = self._context(session)
+        self._rates_of = (config, creation_rates(config))
+        self._quotas = ClientQuotas(
+            lambda: session.image.client_quotas,
+            lambda: _quota_window(base.configs.current, "quota.window"),
+            lambda: _quota_window(base.configs.current, "controller.quota.window"),
+            self._creation_rates,
+        )
+        meter = Meter(self._quotas, ports.clock, session, lambda: base.configs.current.num_partitions)
+        administrator = TopicAdministrator(context, Forwarder(session, peers), meter.change_partitions)
+        is_alone = self.partitions.fence is None
+        self.groups = GroupCoordinator(context, administrator, ports.loop, is_alone=is_alone)
+        self._dispatcher = dispatcher = Dispatcher(spawn=base.tasks.spawn, maximum_versions=config.max_versions, metered=meter.metered)
+        self.transactions = TransactionCoordinator(context, administrator, peers, self.groups, ports.loop, is_alone=is_alone)
+        configs = ConfigAdministrator(context, self._certificates)
+        dispatcher.register(handlers(context, administrator, configs, self.groups, self.transactions, dispatcher.advertised))
+        consumption = Consumption(context, self.groups, peers)
+        self.retention = Retention(context, SegmentAges(ports.filesystem), ports.loop, consumption)
+        self.cleaner = self._cleaner(context)
+        self.host = self._connection_host(dispatcher)
+        idle_ms, login_ms = config.connections_max_idle_ms, config.login_timeout_ms
+        self.server = Server(self.host, idle_after_ms=idle_ms, login_timeout_ms=login_ms, backlog=base.descriptors.accept_backlog)
+        self._session = session
+        self.http, self._readiness = make_http(
+            HttpParts(
+                base=base,
+                context=context,
+                log_manager=log_manager,
+                certificates=self._certificates,
+                on_login=self._on_login,
+                sites=(self._load_metrics,),
+            )
+        )
+        self.loop_health = LoopHealth(ports.loop, ports.clock, ports.read_usage, base.log, self.host.active_since)
+        self.observed = self._observed()
+        dispatcher.register(handlers_of_ours(context, self.groups, self.retention, self.observed, dispatcher.routes))
+        self._due_work = DueWork(
+            ports.loop, ports.clock, log_manager.directories, (*self._ticks(log_manager), TokenSweep(context).on_tick, *pieces)
+        )
+
+    def _observed(self) -> Observed:
+        ports = self._base.ports
+        history = LogHistory(self.replicas.partitions, ports.loop, ports.clock)
+        return Observed(history, Vitals(ports.clock.monotonic_ms(), self.loop_health.snapshot, lambda: len(self.host.connections)))
+
+    def _context(self, session: MetadataSession) -> BrokerContext:
+        base, ports = self._base, self._base.ports
+        slots = base.configs.current.max_incremental_fetch_session_cache_slots
+        return BrokerContext(
+            configs=base.configs,
+            replicas=self.replicas,
+            assigned=self.partitions.assigned,
+            metadata=session,
+            sessions=FetchSessionCache(slots, ports.random),
+            clock=ports.clock,
+            random=ports.random,
+            tasks=base.tasks,
+            worker=ports.worker,
+            batch_lane=BatchLane(ports.worker),
+            log=base.log,
+            authorizer=make_authorizer(base.configs.current, session, self._audit),
+            audit=self._audit,
+        )
+
+    def _cleaner(self, context: BrokerContext) -> Cleaner | None:
+        """None where there are no worker processes."""
+        ports = self._base.ports
+        if ports.make_heavy_worker is None:
+            return None
+        return Cleaner(context, SegmentAges(ports.filesystem), ports.loop, self.retention.ledger, ports.make_heavy_worker)
+
+    def _connection_host(self, dispatcher: Dispatcher) -> ConnectionHost:
+        base, config, ports = self._base, self._base.configs.current, self._base.ports
+        return ConnectionHost(
+            dispatcher=dispatcher,
+            clock=ports.clock,
+            worker=ports.worker,
+            log=base.log,
+            maximum_frame_bytes=config.socket_request_max_bytes,
+            request_memory_bytes=config.queued_max_request_bytes,
+            answer_memory_bytes=config.answers_unread_max_bytes,
+            limits=connection_limits(config, base.descriptors),
+            request_rows_max=config.request_rows_max,
+            turns=self.replicas.slices.turns,
+            connection_wait_ms=lambda address, listener: self._quotas.connect(address, listener, ports.clock.monotonic_ms()),
+            on_login=self._on_login,
+            serving=False,
+        )
+
+    def _ticks(self, log_manager: LogManager) -> list[Callable[[], object]]:
+        """What the parts have to do once a second."""
+        base, ports, parts = self._base, self._base.ports, self.partitions
+        return [
+            parts.assigned.tick,
+            lambda: parts.health.on_tick(ports.clock.monotonic_ms()),
+            self.groups.on_tick,
+            self.transactions.on_tick,
+            self._audit.on_tick,
+            self.observed.history.on_tick,
+            DiskSpace(log_manager.directories, ports.clock, ports.loop, base.log).on_tick,
+            MemoryUpkeep(ports.heap, ports.worker, ports.clock).on_tick,
+        ]
+
+    # Starting
+
+    async def listen(self) -> dict[str, int]:
+        """Bind the listeners; who connects waits. Returns their ports, by listener names. Errors: OSError."""
+        base, session = self._base, self._session
+        config, certificates = base.configs.current, self._certificates.by_listener
+        await self._certificates.load()
+        if certificates:
+            interval_ms = number(config.values["lowtide.tls.reload.interval.ms"])
+            base.tasks.spawn(self._certificates.watch(interval_ms), name="certificates")
+        if open_to_all := open_beyond_loopback(config):
+            remedy = "listen on 127.0.0.1, or let clients log in: SASL_SSL, as docs/security.md has it"
+            base.log.warning("clients of other machines are served without a login", listeners=open_to_all, remedy=remedy)
+        security = listener_security(base, lambda: session.image, certificates, await oauth_exchanges(base))
+        ports = await open_listeners(self.server, config.listeners, security)
+        await self.http.listen(lambda: certificates[HTTPS].context)
+        base.log.info("limits", **base.descriptors.as_log(), max_connections=self.host.admission.limits.total)
+        return ports
+
+    def begin(self) -> None:
+        """The broker is registered, and its partitions are here: answer, and do what is done without a request."""
+        if self.partitions.fence is not None:
+            self.partitions.fence.watch(self._base.ports.loop, self._on_fence_turned)
+        self.host.serve()
+        self.retention.start()
+        if self.cleaner is not None:
+            self.cleaner.start()
+        self.loop_health.start()
+        self._due_work.start()
+        self._readiness.enter(Stage.SERVES)
+
+    # Events
+
+    def on_image(self, images: tuple[MetadataImage, MetadataImage], delta: ImageDelta, *, new_defaults: bool) -> None:
+        """Follow a change of the metadata: `images` before and after it. `new_defaults`: what topics inherit has changed."""
+        old, new = images
+        if old.client_quotas is not new.client_quotas:  # The first quota of a client, or the last, decides who is metered.
+            self._dispatcher.remake_routes()
+        changed: list[TopicImage] = [*new.topics.values()] if new_defaults else [*delta.topics_created, *delta.topics_changed]
+        self.partitions.assigned.on_image(new, changed, delta.topics_deleted, delta.brokers_changed, new_defaults=new_defaults)
+        self.groups.on_image(delta)
+        self.transactions.on_image(old, new, delta)
+
+    def on_configs(self) -> None:
+        """The configuration in force is another."""
+        base = self._base
+        self.host.admission.follow(connection_limits(base.configs.current, base.descriptors))
+        if self._certificates.follow(base.configs.current):
+            base.tasks.spawn(self._certificates.look(), name="renewed certificates")
+
+    def on_directory_failed(self, logs: list[Log]) -> None:
+        """A log directory went offline with these logs."""
+        self.replicas.on_directory_failed(logs)
+
+    @cached_property
+    def metrics(self) -> Collector:
+        """What is scraped. Made at the first scrape: many brokers have none."""
+        from lowtide.broker.metrics.collector import Collector  # noqa: PLC0415 - see above, here and below
+        from lowtide.broker.metrics.sources import Sources  # noqa: PLC0415
+        from lowtide.metadata.embedded import METADATA_FILE  # noqa: PLC0415
+        from lowtide.runtime.process_figures import ProcessFiguresReader  # noqa: PLC0415
+
+        configs = self._base.configs
+        sources = Sources(
+            broker=self.groups.broker,
+            groups=self.groups,
+            transactions=self.transactions,
+            host=self.host,
+            fetchers=self.partitions.fetchers,
+            isr_changes=self.partitions.isr_changes,
+            retention=self.retention,
+            cleaner=self.cleaner,
+            unclean_elections=lambda: self._base.unclean_elections.count,
+            loop_lag=self.loop_health.snapshot,
+            read_usage=self._base.ports.read_usage,
+            read_process=ProcessFiguresReader(),
+            peers=self.partitions.peers,
+            quotas=self._quotas,
+            filesystem=self._base.ports.filesystem,
+            metadata_file="" if self._base.ports.shared_metadata else f"{configs.current.log_dirs[0]}/{METADATA_FILE}",
+        )
+        return Collector(sources, has_partitions=lambda: configs.current.values["lowtide.metrics.partitions"] is True)
+
+    def _load_metrics(self) -> Site:
+        from lowtide.broker.metrics.site import MetricsSite  # noqa: PLC0415 - aiohttp comes with it
+
+        return MetricsSite(self.metrics)
+
+    def _creation_rates(self) -> CreationRates:
+        """As they are configured now."""
+        config = self._base.configs.current
+        if self._rates_of[0] is not config:
+            self._rates_of = (config, creation_rates(config))
+        return self._rates_of[1]
+
+    def _on_login(self, client: Client, failure: str) -> None:
+        self._dispatcher.times.logins[client.listener_name, "refused" if failure else "accepted"] += 1
+        if failure:
+            self._audit.tried(AuditEvent.LOGINS_REFUSED, "login refused", client, listener=client.listener_name, reason=failure)
+        else:
+            self._audit.tried(AuditEvent.LOGINS, "login accepted", client, listener=client.listener_name)
+
+    def _on_fence_turned(self, up: bool) -> None:  # noqa: FBT001 - the port of a callback
+        """Operations that wait end when it goes up."""
+        if not up:
+            self._base.log.info("this broker may act as a leader")
+            return
+        self._base.log.warning("the metadata store is out of reach, or has given this broker up: it doesn't act as a leader")
+        self.replicas.on_fenced()
+
+    # Stopping
+
+    async def close(self, grace_s: float) -> None:
+        """Accept no more, answer all that waits, and send the owed answers, for `grace_s` seconds at most."""
+        self._readiness.enter(Stage.STOPS)
+        self.server.stop_accepting()
+        self.groups.close()
+        self.transactions.close()
+        self.replicas.close()
+        await self.server.close(grace_s)
+
+    async def stop(self) -> None:
+        """End what runs by itself, and every connection. The session may still be open."""
+        self._due_work.stop()
+        self.retention.stop()
+        if self.cleaner is not None:
+            self.cleaner.stop()
+        self.loop_health.stop()
+        if self.partitions.fence is not None:
+            self.partitions.fence.close()
+        await self.server.close(0)
+        await self.http.close()
+        self.partitions.fetchers.close()
+        self.partitions.peers.close()
+        self._audit.close()

@@ -1,0 +1,40 @@
+"""Log lines of a broker's start that concern how it is reached and installed: what a first day needs."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final
+
+from lowtide.broker.config.listeners import Listener
+from lowtide.protocol.native import why_plain
+from lowtide.runtime.name_resolution import unresolved
+
+RESOLVED_WITHIN_S: Final = 5.0
+"""More than a resolver takes that is reachable: the default of resolv.conf for one attempt."""
+
+Unresolved = Callable[[Sequence[str], float], Awaitable[Mapping[str, str]]]
+
+
+def with_ports(listeners: Sequence[Listener], ports: Mapping[str, int]) -> list[str]:
+    """Listeners as they are configured, with the ports that were bound in the place of 0."""
+    return [each._replace(port=each.port or ports.get(each.name, 0)).text for each in listeners]
+
+
+def tell_plain_walk(log: Any) -> None:
+    """Warn where the compiled module is missing, and nothing asked for that."""
+    if reason := why_plain():
+        remedy = "install a C compiler and Python's headers (Debian: gcc python3-dev) and then Lowtide again, or a wheel"
+        log.warning("Python walks over records, which is slower than the compiled module", reason=reason, remedy=remedy)
+
+
+async def warn_of_unresolved(advertised: Sequence[Listener], log: Any, look_up: Unresolved = unresolved) -> None:
+    """Warn of advertised names that this machine doesn't resolve: clients are sent there after their first request."""
+    reasons = await look_up([each.host for each in advertised], RESOLVED_WITHIN_S)
+    names = {each.host: each.text for each in advertised if each.host in reasons}
+    if names:
+        log.warning(
+            "this machine does not resolve a name that clients are sent to",
+            advertised=list(names.values()),
+            reasons=[reasons[host] for host in names],
+            remedy="set advertised.listeners to an address that clients reach, such as PLAINTEXT://10.0.0.1:9092",
+        )

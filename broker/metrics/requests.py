@@ -1,0 +1,83 @@
+"""Requests and their times: Kafka's `RequestMetrics`, under Confluent's names, and one histogram for each API.
+
+Kafka's times are shown as quantiles in milliseconds, of the last minutes (`recent_times`). An API has series once it was asked for.
+
+`FetchConsumer` and `FetchFollower` are the two kinds of Fetch, as in Kafka, and `Fetch` is both together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from lowtide.broker.metrics.exposition import Page
+from lowtide.broker.metrics.metric import counter, gauge, histogram
+from lowtide.broker.metrics.recent_times import quantile_ms
+from lowtide.broker.metrics.sources import Scrape
+from lowtide.protocol.errors import ErrorCode
+
+_PREFIX: Final = "kafka_network_requestmetrics_"
+QUANTILES: Final = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
+"""Those of Kafka's histograms."""
+
+_FIRST: Final = 14
+_LAST: Final = 36
+"""Bit lengths of the histogram's bounds: 16 us to 69 s."""
+_BOUNDS_S: Final = tuple((1 << length) / 1e9 for length in range(_FIRST, _LAST + 1))
+
+_REQUESTS: Final = counter(f"{_PREFIX}requestspersec", "Requests that were answered.", "request")
+_ERRORS: Final = counter(
+    f"{_PREFIX}errorspersec", "Errors in answers: of the whole, and of each topic, partition or other row in them.", "request", "error"
+)
+_PARTS: Final = {
+    "total": gauge(f"{_PREFIX}totaltimems", "All but the queue.", "request", "quantile", unit="ms"),
+    "queue": gauge(f"{_PREFIX}requestqueuetimems", "Waiting until other connections had their turn.", "request", "quantile", unit="ms"),
+    "local": gauge(f"{_PREFIX}localtimems", "Being executed.", "request", "quantile", unit="ms"),
+    "remote": gauge(f"{_PREFIX}remotetimems", "Waiting for followers, records, members or the disk.", "request", "quantile", unit="ms"),
+    "response_queue": gauge(
+        f"{_PREFIX}responsequeuetimems", "Waiting for the answers of earlier requests of the connection.", "request", "quantile", unit="ms"
+    ),
+    "send": gauge(
+        f"{_PREFIX}responsesendtimems",
+        "Until the socket has taken the answer; nothing where it takes it at once.",
+        "request",
+        "quantile",
+        unit="ms",
+    ),
+}
+_SECONDS: Final = histogram(
+    "lowtide_request_seconds", "From the execution of a request until its answer is given to the socket.", "request"
+)
+
+METRICS: Final = (_REQUESTS, _ERRORS, *_PARTS.values(), _SECONDS)
+
+
+def write(scrape: Scrape, page: Page) -> Iterator[None]:
+    """Write them, an API at a time."""
+    found = scrape.recent.look(scrape.sources.broker.clock.monotonic_ms())
+    names = sorted(found)
+    page.rows(_REQUESTS, [((name,), sum(found[name][0].total)) for name in names])
+    errors = scrape.sources.host.dispatcher.errors | scrape.sources.broker.replicas.traffic.errors  # No API is in both.
+    page.rows(_ERRORS, [((name, ErrorCode(code).name), count) for (name, code), count in sorted(errors.items())])
+    yield
+    for part, metric in _PARTS.items():
+        rows: list[tuple[tuple[str, float], float]] = []
+        for name in names:
+            now, before = found[name]
+            counts = now.parts[part]
+            if before is not None:
+                counts = [count - earlier for count, earlier in zip(counts, before.parts[part], strict=True)]
+            rows += [((name, quantile), quantile_ms(counts, quantile)) for quantile in QUANTILES]
+            yield
+        page.rows(metric, [row for row in rows if row[1] == row[1]])
+    page.histogram(_SECONDS, [((name,), _BOUNDS_S, _cumulative(found[name][0].total), found[name][0].total_ns / 1e9) for name in names])
+    yield
+
+
+def _cumulative(counts: Sequence[int]) -> list[int]:
+    """Counts of times below each of the bounds, and of all."""
+    totals, total = list[int](), 0
+    for count in counts:
+        total += count
+        totals.append(total)
+    return [*totals[_FIRST : _LAST + 1], total]

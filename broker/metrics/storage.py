@@ -1,0 +1,196 @@
+"""Deletes, retention, compaction and log directories: what went and why, what waits, and what disks still hold of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import accumulate
+from typing import Final
+
+from lowtide.broker.handlers.describe_deletes import waiting_requests
+from lowtide.broker.metrics.exposition import Page
+from lowtide.broker.metrics.metric import counter, gauge, histogram
+from lowtide.broker.metrics.sources import Scrape
+from lowtide.broker.observation.deletes import DeleteTimes
+from lowtide.broker.observation.space import space_of
+from lowtide.storage.errors import StorageError
+from lowtide.storage.log.retention_plan import Reason
+from lowtide.storage.log.unfreed import Waiting
+
+_ROWS_A_STEP: Final = 200
+_BOUNDS_S: Final = tuple((1 << length) / 1000 for length in range(18))
+"""1 ms to two minutes."""
+_FOLLOWERS_LOOKED_AT_MAX: Final = 10_000
+"""Partitions of deletes that wait, of which the followers are found out."""
+
+_SEGMENTS: Final = counter(
+    "lowtide_deleted_segments_total", "Segments that left logs, by topic, and by reason alone for all.", "topic", "reason"
+)
+_BYTES: Final = counter("lowtide_deleted_bytes_total", "Bytes of these segments.", "topic", "reason", unit="bytes")
+_RECORDS: Final = counter("lowtide_deleted_records_total", "Offsets that became unreadable.", "topic", "reason")
+_WAITING: Final = gauge("lowtide_deletes_waiting", "DeleteRecords requests that wait for the disk, or for followers.", "stage")
+_FOLLOWERS: Final = gauge("lowtide_deletes_waiting_for_follower", "Partitions of these requests that lack a follower.", "broker")
+_OLDEST: Final = gauge("lowtide_deletes_waiting_oldest_seconds", "How long the oldest of them has waited.", unit="seconds")
+_DURABLE: Final = histogram("lowtide_delete_durable_seconds", "From the request until the leader's disk has the delete; by partition.")
+_REPLICATED: Final = histogram("lowtide_delete_replicated_seconds", "From the request until the low watermark has reached it.")
+_START_LAG: Final = gauge(
+    "lowtide_replica_log_start_lag", "Records that the leader has deleted and a replica has not.", "topic", "partition", "broker"
+)
+_START_LAG_MAX: Final = gauge("lowtide_replica_log_start_lag_max", "The largest of a broker's replicas, of partitions led here.", "broker")
+_UNCLEANABLE: Final = gauge(
+    "kafka_log_logcleanermanager_uncleanable_partitions_count",
+    "Logs that compaction leaves alone: their bytes are at fault.",
+    "logDirectory",
+)
+_HELD: Final = gauge(
+    "lowtide_retention_held_partitions",
+    "Partitions whose consumed records this group keeps (KIP-68), at the last pass: it is the slowest, or has not committed.",
+    "consumergroup",
+)
+_OFFLINE_COUNT: Final = gauge("kafka_log_logmanager_offlinelogdirectorycount", "Log directories that have failed.")
+_OFFLINE: Final = gauge("kafka_log_logmanager_logdirectoryoffline", "1 for a log directory that has failed.", "logDirectory")
+_TOTAL: Final = gauge("lowtide_log_directory_size_bytes", "Bytes of a log directory's volume.", "directory", unit="bytes")
+_FREE: Final = gauge("lowtide_log_directory_free_bytes", "Those that may still be written.", "directory", unit="bytes")
+_LIVE: Final = gauge("lowtide_log_directory_live_bytes", "Bytes of segments that aren't below log starts.", "directory", unit="bytes")
+_DELETED: Final = gauge("lowtide_log_directory_deleted_bytes", "Bytes that were deleted and take room still.", "directory", unit="bytes")
+_UNFREED: Final = gauge(
+    "lowtide_log_directory_unfreed_bytes",
+    "The same by what they wait for: the next round, a reader, the rest of their batch, a file system without holes, compaction, or a key.",
+    "directory",
+    "waits_for",
+    unit="bytes",
+)
+_TO_ERASE: Final = gauge(
+    "lowtide_erasures_waiting", "Logs with deleted records to erase, by their topic's configuration or a request.", "directory"
+)
+_ERASE_REQUESTS: Final = gauge("lowtide_erase_requests_waiting", "Requests to erase that wait for their answer, by partition.", "directory")
+_ERASED: Final = counter("lowtide_erased_segments_total", "Segments that were written again without their deleted records.", "directory")
+_ERASED_WRITTEN: Final = counter(
+    "lowtide_erased_written_bytes_total", "Bytes of the segments that took their place.", "directory", unit="bytes"
+)
+
+METRICS: Final = (
+    _SEGMENTS,
+    _BYTES,
+    _RECORDS,
+    _WAITING,
+    _FOLLOWERS,
+    _OLDEST,
+    _DURABLE,
+    _REPLICATED,
+    _START_LAG,
+    _START_LAG_MAX,
+    _UNCLEANABLE,
+    _HELD,
+    _OFFLINE_COUNT,
+    _OFFLINE,
+    _TOTAL,
+    _FREE,
+    _LIVE,
+    _DELETED,
+    _UNFREED,
+    _TO_ERASE,
+    _ERASE_REQUESTS,
+    _ERASED,
+    _ERASED_WRITTEN,
+)
+
+
+def write(scrape: Scrape, page: Page) -> Iterator[None]:
+    """Write them, some rows at a time."""
+    yield from _write_deleted(scrape, page)
+    yield from _write_waiting(scrape, page)
+    yield from _write_start_lags(scrape, page)
+    yield from _write_directories(scrape, page)
+
+
+def _write_deleted(scrape: Scrape, page: Page) -> Iterator[None]:
+    ledger = scrape.sources.retention.ledger
+    rows = sorted(ledger.counts.items(), key=lambda row: (row[0][0], row[0][1].value))
+    totals = ledger.totals()
+    yield
+    for metric, field in ((_SEGMENTS, "segments"), (_BYTES, "size_bytes"), (_RECORDS, "offsets")):
+        name = page.begin(metric)
+        page.write([f'{name}{{reason="{reason.value}"}} {getattr(totals[reason], field)}\n' for reason in Reason])
+        for start in range(0, len(rows), _ROWS_A_STEP):
+            some = rows[start : start + _ROWS_A_STEP]
+            page.more(metric, (((topic, reason.value), getattr(count, field)) for (topic, reason), count in some))
+            yield
+
+
+def _write_waiting(scrape: Scrape, page: Page) -> Iterator[None]:
+    sources = scrape.sources
+    waiting, now_ms = sources.broker.replicas.waiting, sources.broker.clock.monotonic_ms()
+    page.rows(_WAITING, [(("disk",), len(waiting.log_starts)), (("followers",), len(waiting.deletes))])
+    lacking = dict.fromkeys((broker for broker in sources.broker.metadata.image.brokers if broker != sources.broker.config.node_id), 0)
+    oldest_ms, looked = now_ms, 0
+    for request in list(waiting_requests(sources.broker)):
+        oldest_ms = min(oldest_ms, request.asked_ms)
+        for row in request.rows:
+            looked += 1
+            leadership = None if row.partition is None or row.done else row.partition.leadership
+            if leadership is not None and looked <= _FOLLOWERS_LOOKED_AT_MAX:
+                for broker, follower in leadership.followers.items():
+                    if follower.log_start_offset < row.offset:
+                        lacking[broker] = lacking.get(broker, 0) + 1
+        if looked % _ROWS_A_STEP == 0:
+            yield
+    page.rows(_FOLLOWERS, [((broker,), count) for broker, count in sorted(lacking.items())])
+    page.one(_OLDEST, (now_ms - oldest_ms) / 1000)
+    for metric, times in ((_DURABLE, sources.broker.recent_deletes.durable), (_REPLICATED, sources.broker.recent_deletes.replicated)):
+        page.histogram(metric, [_in_seconds(times)])
+    yield
+
+
+def _in_seconds(times: DeleteTimes) -> tuple[tuple[()], tuple[float, ...], list[int], float]:
+    counts = list(accumulate(times.counts))
+    return (), _BOUNDS_S, [*counts[: len(_BOUNDS_S)], counts[-1]], times.total_ms / 1000
+
+
+def _write_start_lags(scrape: Scrape, page: Page) -> Iterator[None]:
+    lags: list[tuple[tuple[str, int, int], int]] = []
+    most = dict.fromkeys(
+        (broker for broker in scrape.sources.broker.metadata.image.brokers if broker != scrape.sources.broker.config.node_id), 0
+    )
+    for count, row in enumerate(scrape.led, 1):
+        leadership = row.partition.leadership
+        for broker, follower in () if leadership is None else leadership.followers.items():
+            lag = row.log_start_offset - follower.log_start_offset if follower.log_start_offset >= 0 else 0
+            if lag > 0:
+                most[broker] = max(most.get(broker, 0), lag)
+                lags.append(((row.topic, row.number, broker), lag))
+        if count % _ROWS_A_STEP == 0:
+            yield
+    page.rows(_START_LAG, lags if scrape.has_partitions else [])
+    page.rows(_START_LAG_MAX, [((broker,), lag) for broker, lag in sorted(most.items())])
+    yield
+
+
+def _write_directories(scrape: Scrape, page: Page) -> Iterator[None]:
+    sources = scrape.sources
+    directories = sources.broker.replicas.log_manager.directories
+    damaged = Counter(log.parent_directory for log in (sources.cleaner.uncleanable.values() if sources.cleaner is not None else ()))
+    page.rows(_UNCLEANABLE, [((path,), damaged[path]) for path in directories.paths])
+    page.rows(_HELD, [((group,), count) for group, count in sorted(sources.retention.held.items())])
+    offline = directories.offline
+    page.one(_OFFLINE_COUNT, len(offline))
+    page.rows(_OFFLINE, [((path,), int(path in offline)) for path in directories.paths])
+    usages = []
+    for path in directories.paths:
+        try:
+            usages.append((path, directories.usage(path)))
+        except StorageError:
+            continue
+    page.rows(_TOTAL, [((path,), usage.total_bytes) for path, usage in usages])
+    page.rows(_FREE, [((path,), usage.usable_bytes) for path, usage in usages])
+    page.rows(_TO_ERASE, [((path,), usage.to_erase.logs) for path, usage in usages])
+    page.rows(_ERASE_REQUESTS, [((path,), usage.to_erase.requests) for path, usage in usages])
+    page.rows(_ERASED, [((path,), usage.erased.segments) for path, usage in usages])
+    page.rows(_ERASED_WRITTEN, [((path,), usage.erased.written_bytes) for path, usage in usages])
+    spaces = {}
+    for path, usage in usages:
+        spaces[path] = yield from space_of(directories, path, usage)
+    page.rows(_LIVE, [((path,), space.live_bytes) for path, space in spaces.items()])
+    page.rows(_DELETED, [((path,), space.deleted.total()) for path, space in spaces.items()])
+    page.rows(_UNFREED, [((path, each.value), space.deleted[each]) for path, space in spaces.items() for each in Waiting])
+    yield

@@ -1,0 +1,76 @@
+"""Which errors answers have: Kafka's `ErrorsPerSec`, by API and error code.
+
+Where an answer of one API and version has error codes is found once, from its form, and what looks there is compiled, as codecs are. Every
+error of an answer counts: that of the whole, and that of each row. Produce and Fetch aren't counted here: their handlers meet each error by
+itself, and no answer is looked through that has none.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, Final, TypeAlias
+
+from lowtide.protocol.api_keys import API, ApiKey
+from lowtide.protocol.constructs import AnyConstruct, CountedArray, Entity
+from lowtide.protocol.schema import wire_form
+
+ERROR_FIELDS: Final = frozenset({"error_code", "partition_error_code"})
+
+Errors: TypeAlias = "Counter[tuple[str, int]]"
+"""Counts by the name of an API and an error code. Both are of the protocol, so there are few."""
+
+COUNT_THEIR_OWN: Final = frozenset({ApiKey.PRODUCE, ApiKey.FETCH})
+
+
+class AnswerErrors:
+    """Counts the errors in answers of one API and version, in `errors`."""
+
+    __slots__ = ("_form", "_names", "note", "note_in_steps")
+
+    def __init__(self, key: ApiKey, version: int, errors: Errors) -> None:
+        name = API[key].request.__name__.removesuffix("Request")
+
+        def count(code: int) -> None:
+            errors[name, int(code)] += 1
+
+        self._form, self._names = wire_form(API[key].response, version), {"count": count}
+        self.note: Callable[[Any], None] = self._compiled(["def look(answer):", *_look(self._form), " return"])
+        """Count those of an answer."""
+        self.note_in_steps: Callable[[Any], Iterator[None]] = self._compiled(
+            ["def look(answer):", *_look(self._form, row=("yield",)), " yield"]
+        )
+        """The same for one of very many rows, a row of the answer at a time."""
+
+    def after(self, write: Callable[[int, Any], Any]) -> Callable[[int, Any], Any]:
+        """`write` that counts the errors of what it has written: an answer with too many rows is written by its large route."""
+        lines = ["def look(correlation_id, answer):", " parts = write(correlation_id, answer)", *_look(self._form), " return parts"]
+        return self._compiled(lines, write=write)  # type: ignore[no-any-return]
+
+    def _compiled(self, lines: list[str], **names: Any) -> Any:
+        namespace: dict[str, Any] = self._names | names
+        exec(compile("\n".join(lines), "<errors of answers>", "exec"), namespace)  # noqa: S102  of our own schemas, without a value
+        return namespace["look"]
+
+
+def _look(form: Entity, part: str = "answer", depth: int = 1, row: tuple[str, ...] = ()) -> list[str]:
+    """The lines that look at a struct, which has the name `part`; none where it has no place for an error. `row` ends each of its rows."""
+    indent, lines = " " * depth, list[str]()
+    for name, content in form.fields:
+        if name in ERROR_FIELDS:
+            lines += [f"{indent}if {part}.{name}:", f"{indent} count({part}.{name})"]
+        inner, is_list = _inner(content)
+        found = [] if inner is None else _look(inner, f"part_{depth}", depth + 1)
+        if found:
+            of = f"{part}.{name} or ()" if is_list else f"() if {part}.{name} is None else ({part}.{name},)"
+            lines += [f"{indent}for part_{depth} in {of}:", *found, *(f"{indent} {line}" for line in row)]
+    return lines
+
+
+def _inner(content: AnyConstruct) -> tuple[Entity | None, bool]:
+    """The struct that a field has, or each row of its list."""
+    is_list = isinstance(content, CountedArray)
+    inner = content.element if isinstance(content, CountedArray) else content
+    return inner if isinstance(inner, Entity) else None, is_list

@@ -1,0 +1,30 @@
+"""How the connections of a listener are secured, and the kind of connection that follows from it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import msgspec
+
+from lowtide.broker.network.connection import Connection
+from lowtide.broker.network.connection_host import ConnectionHost
+from lowtide.broker.network.sasl_connection import SaslConnection, SaslSettings
+from lowtide.broker.network.tls_connection import TlsConnection, TlsSettings
+
+
+class ListenerSecurity(msgspec.Struct, frozen=True):
+    """What stands between a client and the dispatcher. Without either, everybody who reaches the port is served."""
+
+    sasl: SaslSettings | None = None
+    tls: TlsSettings | None = None
+
+
+OPEN: Final = ListenerSecurity()
+
+
+def make_connection(host: ConnectionHost, listener_name: str, security: ListenerSecurity) -> asyncio.BaseProtocol:
+    """The protocol of a socket that was accepted."""
+    sasl, tls = security.sasl, security.tls
+    made = Connection(host, listener_name) if sasl is None else SaslConnection(host, listener_name, sasl)
+    return made if tls is None else TlsConnection(host, made, tls, identifies=sasl is None)

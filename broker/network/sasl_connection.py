@@ -1,0 +1,203 @@
+"""A connection of a listener with SASL: until its client is logged in, nothing that it sends reaches the dispatcher.
+
+Before the login frames are small (`sasl.server.max.receive.size`), the memory of all that arrive is bounded, and ApiVersions is the only
+request of the dispatcher's that is answered, once. What fails is answered late, with nothing read meanwhile
+(`connection.failed.authentication.delay.ms`), and the connection is closed. `security/login` decides; this decodes, sends and closes.
+
+A login that holds for a time (`connections.max.reauth.ms`, or as long as its delegation token) ends the connection at the first request
+after it, unless that begins another one.
+
+Sources: Kafka's `SaslServerAuthenticator`, `Selector.delayCloseOnAuthenticationFailure`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from typing import Final
+
+from lowtide.broker.network.connection import Connection
+from lowtide.broker.network.connection_host import ConnectionHost
+from lowtide.broker.network.execution import PARK
+from lowtide.broker.network.outgoing import Part
+from lowtide.broker.network.refusals import refusal_of_all
+from lowtide.broker.request_context import RequestContext
+from lowtide.broker.security.login import NEVER_MS, Login, Mechanisms, Reply
+from lowtide.broker.security.login_state import LoginState
+from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.errors import ErrorCode, ProtocolError, TooManyRowsError
+from lowtide.protocol.headers import REQUEST_HEADER_BYTES_MIN
+from lowtide.protocol.messages.sasl_handshake import SaslHandshakeRequest
+
+FREE_FRAME_BYTES: Final = 4096
+"""A frame up to this size, with its length, may arrive whatever others hold: tokens of passwords are some hundred bytes."""
+
+_HEAD, _LENGTH = struct.Struct(">hhi"), struct.Struct(">i")
+_HANDSHAKE: Final = int(ApiKey.SASL_HANDSHAKE)
+
+
+class SaslSettings:
+    """What the connections of a listener need for logins."""
+
+    __slots__ = ("delay_ms", "maximum_frame_bytes", "mechanisms")
+
+    def __init__(self, mechanisms: Mechanisms, *, maximum_frame_bytes: int, delay_ms: int) -> None:
+        """`maximum_frame_bytes` before the login; `delay_ms` is how late a failure is answered."""
+        self.mechanisms = mechanisms
+        self.maximum_frame_bytes = maximum_frame_bytes
+        self.delay_ms = delay_ms
+
+
+class SaslConnection(Connection):
+    """One connection of a client that has to log in."""
+
+    security_protocol = "SASL_PLAINTEXT"
+
+    def __init__(self, host: ConnectionHost, listener_name: str, settings: SaslSettings) -> None:
+        super().__init__(host, listener_name)
+        self._settings = settings
+        self._login = Login(settings.mechanisms)
+        self._is_in = False
+        self._held_bytes = 0
+        self._farewell: asyncio.TimerHandle | None = None
+        self._maximum_frame_bytes = min(settings.maximum_frame_bytes, host.maximum_frame_bytes)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """As for each connection; until the login it has a time limit."""
+        self._host.logins[self] = None
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the login too."""
+        self._host.logins.pop(self, None)
+        if self._farewell is not None:
+            self._farewell.cancel()
+            self._farewell = None
+        super().connection_lost(exc)
+
+    # ------------------------------------------------------------------ memory before the login
+    def _start_frame(self, received: memoryview) -> None:
+        if self._is_in or len(received) < _LENGTH.size or self._hold(_LENGTH.unpack_from(received)[0]):
+            super()._start_frame(received)
+
+    def _learn_length(self, size: int) -> None:
+        if self._is_in or not 0 < size <= self._maximum_frame_bytes or self._hold(size):
+            super()._learn_length(size)
+
+    def _hold(self, size: int) -> bool:
+        """Whether there is memory for a frame of this size; if there is none, the connection is closed."""
+        if size + _LENGTH.size <= FREE_FRAME_BYTES:
+            return True
+        if not self._host.login_memory.take(size):
+            self.close("a large frame before its login finds no memory: others hold it")
+            return False
+        self._held_bytes = size
+        return True
+
+    def _forget_large_frame(self) -> None:
+        if self._held_bytes:
+            self._host.login_memory.give_back(self._held_bytes)
+            self._held_bytes = 0
+        super()._forget_large_frame()
+
+    def resume_writing(self) -> None:
+        """The socket is empty again: a failed login has been answered."""
+        super().resume_writing()
+        if self._farewell is not None:
+            self._close_when_done()
+
+    def _pause_reading(self) -> None:
+        if self._farewell is not None:
+            self._backlog = b""  # It would never be executed.
+        super()._pause_reading()
+
+    # ------------------------------------------------------------------ requests
+    def _on_request(self, buffer: memoryview, start: int, stop: int) -> None:
+        if self._is_in:
+            login = self._login
+            if login.expires_ms == NEVER_MS:
+                super()._on_request(buffer, start, stop)
+                return
+            is_handshake = stop - start >= REQUEST_HEADER_BYTES_MIN and _HEAD.unpack_from(buffer, start)[0] == _HANDSHAKE
+            if not is_handshake and self.last_active_ms >= login.expires_ms:
+                self.close(f"the login of {login.principal} has ended, and it was not followed by another one")
+                return
+            if not is_handshake or not login.begins_again(self.last_active_ms):
+                super()._on_request(buffer, start, stop)
+                return
+            self._is_in = False
+        self._on_login_request(buffer, start, stop)
+
+    def _on_login_request(self, buffer: memoryview, start: int, stop: int) -> None:
+        """A frame of a client that isn't logged in, or that logs in again."""
+        if self._login.state is LoginState.BARE_TOKENS:
+            reply = self._login.on_token(bytes(buffer[start:stop]), self._host.clock.now_ms())
+            token = reply.answer
+            self._reply(reply, [] if reply.failure else [_LENGTH.pack(len(token)) + token])  # type: ignore[arg-type,operator]
+            return
+        if stop - start < REQUEST_HEADER_BYTES_MIN:
+            self.refuse(f"a request of {stop - start} bytes is shorter than its header")
+            return
+        head = _HEAD.unpack_from(buffer, start)
+        try:
+            self._on_login_api(head, buffer, start, stop)
+        except (ProtocolError, TooManyRowsError) as error:
+            self.refuse(f"{self._host.dispatcher.describe(head[0], head[1])} before the login: {error}")
+
+    def _on_login_api(self, head: tuple[int, int, int], buffer: memoryview, start: int, stop: int) -> None:
+        """Answer a request that belongs to the login; any other one fails. Errors: ProtocolError, TooManyRowsError."""
+        key, version, correlation_id = head
+        login, host = self._login, self._host
+        route = host.routes[(key, version)]
+        if key == ApiKey.API_VERSIONS and login.state is LoginState.BEGINS:
+            if route is None:
+                self._reply(login.on_versions(succeeds=False), host.dispatcher.answer_unsupported(key, version, correlation_id))
+                return
+            request, client_id = route.read(buffer, start, stop)
+            response = route.handle(request, RequestContext(version, client_id, self))
+            self._reply(login.on_versions(succeeds=response.error_code == ErrorCode.NONE), route.write(correlation_id, response))
+            return
+        if route is None or key not in (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE):
+            reply = login.fail(f"{host.dispatcher.describe(key, version)} comes before the login")
+            if route is None or not login.mechanism:
+                self._reply(reply, [])
+            else:
+                self._reply(reply, route.write(correlation_id, refusal_of_all(ApiKey(key), version, ErrorCode.ILLEGAL_SASL_STATE)))
+            return
+        request, _ = route.read(buffer, start, stop)
+        if isinstance(request, SaslHandshakeRequest):
+            reply = login.on_handshake(version, request.mechanism, host.clock.now_ms())
+        else:
+            reply = login.on_token(request.auth_bytes, host.clock.now_ms())
+        self._reply(reply, [] if reply.answer is None else route.write(correlation_id, reply.answer))
+
+    def _reply(self, reply: Reply, parts: list[Part]) -> None:
+        """Send an answer now, or where the login has failed late, with the end of the connection."""
+        if not reply.failure:
+            self._answer(parts)
+            if self._login.state is LoginState.LOGGED_IN:
+                self._on_logged_in()
+            return
+        self._host.on_login_failed(self, reply.failure)
+        self._execution = PARK[self._execution]
+        delay_s = self._settings.delay_ms / 1000
+        self._farewell = asyncio.get_running_loop().call_later(delay_s, self._say_farewell, parts)
+
+    def _say_farewell(self, parts: list[Part]) -> None:
+        if self.closed:
+            return
+        self._backlog = b""
+        self._drop_frame()
+        self._answer(parts)
+        self._flush()
+        self.close_gracefully()
+
+    def _on_logged_in(self) -> None:
+        """From here on it is a connection like others."""
+        host = self._host
+        self._is_in = True
+        self._forget_large_frame()
+        self._maximum_frame_bytes = host.maximum_frame_bytes
+        self.principal, self.shown_by = self._login.principal, self._login.shown_by
+        host.logins.pop(self, None)
+        host.on_login(self, "")

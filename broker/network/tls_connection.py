@@ -1,0 +1,277 @@
+"""TLS between a socket and a connection: bytes of the socket in, requests out, answers in, bytes of the socket out.
+
+To the socket it is a protocol, to the connection a transport. The connection is there, and counted, from the moment the socket was
+accepted, so a handshake that doesn't end holds no more than a place, and not for long (`lowtide.login.timeout.ms`). What the connection is
+given is what a plain socket would give it. What it writes is encrypted piece by piece, the next one when the socket has taken the last one:
+a client that doesn't read costs the memory of a piece, and what is copied on the way stays in the cache of the core.
+
+Each connection takes the context that is in force when it is accepted, so a renewed certificate needs neither a new listener nor the end of
+connections that are open.
+
+Does not do: reading certificates (`runtime/server_tls`), mapping names to principals (`security/principal_mapping`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final, cast
+
+from lowtide.broker.network.connection import Connection
+from lowtide.broker.network.connection_host import ConnectionHost
+from lowtide.broker.security.principal import ANONYMOUS, KafkaPrincipal, ShownBy
+
+PIECE_BYTES: Final = 96 * 1024
+"""What is encrypted and sent at once: six full records of TLS, and less than what an allocator maps each time. Parts of an answer
+that are smaller together are encrypted as one."""
+
+_NO_NAME: Final = "no rule of ssl.principal.mapping.rules matches the name of its certificate"
+
+HANDSHAKE_BYTES: Final = 4096
+"""What is received for one turn of a handshake: more than most clients send at once. It is held until the turn comes."""
+
+FIRST_BYTES: Final = 8
+"""So many are kept of what comes first: a length, and the key and version of a request."""
+
+Context = Callable[[], ssl.SSLContext]
+Identify = Callable[[bytes | None], KafkaPrincipal | None]
+"""From a client's certificate (DER, or None without one) to its principal; None where it may not come in."""
+
+
+class TlsSettings:
+    """What the connections of a listener need for TLS: the context in force, and who a certificate stands for."""
+
+    __slots__ = ("context", "identify")
+
+    def __init__(self, context: Context, identify: Identify) -> None:
+        self.context = context
+        self.identify = identify
+
+
+class TlsConnection(asyncio.BufferedProtocol):
+    """The layer of TLS of one connection."""
+
+    def __init__(self, host: ConnectionHost, inner: Connection, settings: TlsSettings, *, identifies: bool) -> None:
+        """`identifies`: the certificate says who the client is; else the connection asks for a login of its own."""
+        self._host = host
+        self._inner: Connection | None = inner
+        self._settings = settings
+        self._identifies = identifies
+        self._transport: asyncio.Transport | None = None
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = settings.context().wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._unsent: deque[memoryview] = deque()
+        """Still to be encrypted; not empty only while the socket is full."""
+        self._first = b""
+        """The first bytes that came: they show what a client speaks that doesn't speak TLS."""
+        self._is_open = False
+        self._is_paused = False
+        self._is_full = False
+
+    # ------------------------------------------------------------------ of the socket's transport
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A socket was accepted."""
+        self._transport = cast("asyncio.Transport", transport)
+        assert self._inner is not None
+        self._host.logins[self._inner] = None
+        self._inner.connection_made(cast("asyncio.BaseTransport", self))
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """The buffer that all connections share for bytes that are still encrypted; a little of it for a handshake, which may wait."""
+        return self._host.cipher_scratch if self._is_open else self._host.cipher_scratch[:HANDSHAKE_BYTES]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Decrypt what came, or go on with the handshake when it is this connection's turn."""
+        self._incoming.write(self._host.cipher_scratch[:nbytes])
+        if self._is_open:
+            self._advance()
+        elif self._transport is not None and not self._transport.is_closing():
+            if len(self._first) < FIRST_BYTES:
+                self._first += bytes(self._host.cipher_scratch[: min(nbytes, FIRST_BYTES)])
+            self._transport.pause_reading()
+            self._host.handshakes.enter(self)
+
+    def take_turn(self) -> None:
+        """Go on with the handshake, and read on."""
+        self._advance()
+        if self._transport is not None and not (self._is_paused or self._transport.is_closing()):
+            self._transport.resume_reading()
+
+    def eof_received(self) -> bool:
+        """The client sends nothing more, and may still read."""
+        inner = self._inner
+        if inner is None or not self._is_open:
+            return False
+        inner.eof_received()
+        return True
+
+    def pause_writing(self) -> None:
+        """The socket is full."""
+        self._is_full = True
+        if self._inner is not None:
+            self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        """The socket is empty again."""
+        self._is_full = False
+        self._encrypt()
+        if self._inner is not None and not self._is_full:
+            self._inner.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget it. No cycle may be left."""
+        inner, self._inner = self._inner, None
+        self._transport = None
+        self._unsent.clear()
+        self._host.handshakes.leave(self)
+        if inner is not None:
+            self._host.logins.pop(inner, None)
+            inner.connection_lost(exc)
+
+    # ------------------------------------------------------------------ decrypting
+    def _advance(self) -> None:
+        inner = self._inner
+        if inner is None or inner.closed:
+            return
+        try:
+            if self._is_open or self._shakes_hands(inner):
+                self._read(inner)
+        except ssl.SSLError as error:
+            self._send()  # It tells the client why.
+            reason = f"TLS: {(error.reason or str(error)).lower().replace('_', ' ')}"
+            if not self._is_open:
+                spoken = self._spoken_instead()
+                reason = reason if spoken is None else f"{reason}: {spoken}"
+                self._host.on_login(inner, reason)
+            inner.refuse(reason)
+
+    def _spoken_instead(self) -> str | None:
+        """What the client speaks, if it is not TLS and shows what it is."""
+        from lowtide.broker.network.foreign_protocols import instead_of_tls  # noqa: PLC0415  for clients that are refused
+
+        return instead_of_tls(self._first, "SSL" if self._identifies else "SASL_SSL")
+
+    def _shakes_hands(self, inner: Connection) -> bool:
+        """Whether the handshake has ended well. Errors: SSLError."""
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            self._send()
+            return False
+        self._send()
+        self._is_open = True
+        if self._identifies:
+            principal = self._settings.identify(self._tls.getpeercert(binary_form=True))
+            if principal is None:
+                self._host.on_login(inner, _NO_NAME)
+                inner.close(_NO_NAME)
+                return False
+            inner.principal = principal
+            if principal != ANONYMOUS:
+                inner.shown_by = ShownBy.CERTIFICATE
+            self._host.logins.pop(inner, None)
+            self._host.on_login(inner, "")
+        return True
+
+    def _read(self, inner: Connection) -> None:
+        """Give the connection what can be decrypted, as much at a time as it has room for. Errors: SSLError."""
+        tls, ends, is_empty = self._tls, False, False
+        while not (is_empty or ends or self._is_paused or inner.closed):
+            buffer = inner.get_buffer(-1)
+            filled, size = 0, len(buffer)
+            try:
+                while filled < size:
+                    count = tls.read(size - filled, buffer[filled:])
+                    if not count:
+                        ends = True
+                        break
+                    filled += cast("int", count)
+            except ssl.SSLWantReadError:
+                is_empty = True
+            except ssl.SSLZeroReturnError:
+                ends = True
+            if filled:
+                inner.buffer_updated(filled)
+        if self._outgoing.pending:
+            self._send()
+        if ends and not inner.closed:
+            inner.eof_received()
+
+    def _send(self) -> None:
+        if self._outgoing.pending and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(self._outgoing.read())
+
+    # ------------------------------------------------------------------ a transport for the connection
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """Of the socket."""
+        return default if self._transport is None else self._transport.get_extra_info(name, default)
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Of the socket's transport: what is encrypted is there."""
+        if self._transport is not None:
+            self._transport.set_write_buffer_limits(high, low)
+
+    def get_write_buffer_size(self) -> int:
+        """Bytes that the socket hasn't taken, encrypted or not."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size() + sum(map(len, self._unsent))
+
+    def write(self, data: Any) -> None:
+        """Encrypt and send."""
+        self.writelines([data])
+
+    def writelines(self, parts: list[Any]) -> None:
+        """Encrypt and send pieces that follow each other. They may change when writing is resumed, or has never been paused."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        if len(parts) > 1 and sum(map(len, parts)) <= PIECE_BYTES:
+            parts = [b"".join(parts)]
+        self._unsent.extend(memoryview(part) for part in parts if len(part))
+        if not self._is_full:
+            self._encrypt()
+
+    def _encrypt(self, *, all_of_it: bool = False) -> None:
+        """Encrypt and send, as long as the socket takes it."""
+        unsent = self._unsent
+        while unsent and (all_of_it or not self._is_full):
+            part = unsent.popleft()
+            if len(part) > PIECE_BYTES:
+                unsent.appendleft(part[PIECE_BYTES:])
+                part = part[:PIECE_BYTES]
+            self._tls.write(part)
+            self._send()
+
+    def pause_reading(self) -> None:
+        """Give the connection nothing more, and read nothing more."""
+        self._is_paused = True
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Go on, with what is here already first."""
+        self._is_paused = False
+        if self._transport is not None:
+            self._transport.resume_reading()
+            if self._incoming.pending or self._tls.pending():
+                asyncio.get_running_loop().call_soon(self._advance)
+
+    def is_closing(self) -> bool:
+        """Whether it is closed, or about to be."""
+        return self._transport is None or self._transport.is_closing()
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def close(self) -> None:
+        """Close when what was written is sent, and tell the client that nothing was cut off."""
+        if self._transport is None:
+            return
+        self._encrypt(all_of_it=True)
+        with suppress(ssl.SSLError):  # It waits for the client's farewell, for which we don't, or there was no handshake.
+            self._tls.unwrap()
+        self._send()
+        self._transport.close()

@@ -1,0 +1,86 @@
+"""The segments of a partition and where its replicas stand, as rows.
+
+Costs a look at the time index of each segment that is not in memory, so rows are made in steps of one segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Final
+
+from lowtide.metadata.image import MetadataImage
+from lowtide.protocol.messages.describe_retention import UNKNOWN
+from lowtide.protocol.messages.describe_segments import DescribedReplica, DescribedSegment
+from lowtide.protocol.types import Offset
+from lowtide.replication.leadership import NEVER_MS
+from lowtide.replication.partition import Partition
+from lowtide.storage.log.log import Log
+from lowtide.storage.log.retention_plan import SegmentTimes
+from lowtide.storage.log.segment import Segment
+from lowtide.storage.log.segment_ages import SegmentAges
+
+SEGMENTS_MAX: Final = 10_000
+"""Rows of one answer, of all its partitions together: less than a megabyte."""
+
+
+def segment_rows(
+    log: Log, times: SegmentTimes[Segment], first_offset: Offset, rows_max: int
+) -> Generator[None, None, list[DescribedSegment]]:
+    """The oldest segments that end above `first_offset`, at most `rows_max`. Errors: StorageError."""
+    segments, rows = log.segments, list[DescribedSegment]()
+    for number, segment in enumerate(segments):
+        is_active = number + 1 == len(segments)
+        end_offset = log.log_end_offset if is_active else segments[number + 1].base_offset
+        if len(rows) >= rows_max:
+            break
+        if end_offset <= first_offset and not is_active:
+            continue
+        below = 0
+        if segment.base_offset < log.log_start_offset:
+            is_below = end_offset <= log.log_start_offset
+            below = segment.size if is_below else log.bytes_between(segment.base_offset, log.log_start_offset, segment.size)
+        rows.append(
+            DescribedSegment(
+                base_offset=segment.base_offset,
+                end_offset=end_offset,
+                size_bytes=segment.size,
+                bytes_below_start=min(below, segment.size),
+                first_timestamp=SegmentAges.first_timestamp(segment) if segment.size else UNKNOWN,
+                largest_timestamp=times.largest_timestamp(segment),
+                is_active=is_active,
+            )
+        )
+        yield
+    return rows
+
+
+def replica_rows(partition: Partition, image: MetadataImage | None, now_ms: int) -> list[DescribedReplica]:
+    """The replicas of a partition that this broker leads: itself, then its followers by id."""
+    log, leadership = partition.log, partition.leadership
+    rows = [
+        DescribedReplica(
+            broker_id=partition.local_broker_id,
+            is_leader=True,
+            is_in_sync=True,
+            is_live=True,
+            log_start_offset=log.log_start_offset,
+            log_end_offset=log.log_end_offset,
+            silent_ms=0,
+        )
+    ]
+    if leadership is None or image is None:
+        return rows
+    for broker_id, follower in sorted(leadership.followers.items()):
+        last_ms = follower.last_fetch_ms
+        rows.append(
+            DescribedReplica(
+                broker_id=broker_id,
+                is_leader=False,
+                is_in_sync=broker_id in leadership.state.isr,
+                is_live=leadership.is_live(broker_id, follower, image, now_ms),
+                log_start_offset=leadership.reported_log_start(broker_id, follower, image, now_ms),
+                log_end_offset=follower.log_end_offset,
+                silent_ms=UNKNOWN if last_ms == NEVER_MS else now_ms - last_ms,
+            )
+        )
+    return rows

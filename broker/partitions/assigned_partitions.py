@@ -1,0 +1,222 @@
+"""The partitions that the metadata give to this broker: brought here, made to lead or follow, and let go.
+
+Metadata changes come in as images. What they ask for on disk (a thousand new logs, say) is done in slices, so that no client waits for
+it; `settled` returns when all of it is done.
+
+It is built over everything that serves partitions (`replica_manager`, `followed_partitions`), none of which knows it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from lowtide.broker.partitions.hosted_logs import HostedLogs
+from lowtide.broker.partitions.strays import has_to_go
+from lowtide.broker.slices import OWN_SLICE_MS, SlicedWork
+from lowtide.metadata.records import NO_LEADER
+from lowtide.protocol.types import BrokerEpoch, BrokerId, LeaderEpoch, TopicId, TopicPartition
+from lowtide.replication.partition import Partition
+from lowtide.storage.log.log import LogConfig
+
+if TYPE_CHECKING:
+    from lowtide.broker.partitions.followed_partitions import FollowedPartitions
+    from lowtide.broker.partitions.replica_manager import ReplicaManager
+    from lowtide.metadata.image import MetadataImage, PartitionImage, TopicImage
+    from lowtide.runtime.clock import Clock
+
+
+class AssignmentRules(msgspec.Struct, frozen=True, kw_only=True):
+    """What the partitions of a broker follow besides the metadata."""
+
+    log_config: Callable[[TopicImage], LogConfig]
+    """The effective configuration of a topic's logs."""
+    own_epoch: Callable[[], BrokerEpoch]
+    """Our registration, 0 for none. What was won under another one is not led (rule DR8)."""
+
+
+class AssignedPartitions:
+    """The partitions that are this broker's to host."""
+
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        followed: FollowedPartitions,
+        rules: AssignmentRules,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        log: Any,
+    ) -> None:
+        self.broker_id = replicas.broker_id
+        self.hosted_logs = HostedLogs(replicas.log_manager, replicas.offline, log, on_free=self._on_names_free, has_to_go=self._has_to_go)
+        self._replicas = replicas
+        self._partitions = replicas.partitions
+        self._led = replicas.led
+        self._offline = replicas.offline
+        self._followed = followed
+        self._rules = rules
+        self._clock = clock
+        self._loop = loop
+        self._image: MetadataImage | None = None
+        self._configured: tuple[TopicImage | None, LogConfig] = (None, LogConfig())
+        self._work = SlicedWork(loop, clock, self._on_worked, self._rest_ms)
+        self._has_created = False
+        self._settled: list[asyncio.Future[None]] = []
+
+    def on_image(
+        self,
+        image: MetadataImage,
+        changed: Iterable[TopicImage],
+        deleted: Iterable[TopicImage],
+        brokers: Iterable[BrokerId] = (),
+        *,
+        new_defaults: bool = False,
+    ) -> None:
+        """Follow a change of the metadata: `changed` topics are new or different, `deleted` ones are gone; `brokers` came, went or changed.
+
+        To be called for every image, also where nothing concerns a topic: what followers report is compared with the latest. Of a topic
+        that is different only the partitions that are; all of them with `new_defaults`, or when it is the very one of the image before.
+        """
+        self.hosted_logs.tell_failed()
+        before, self._image = self._replicas.follow(image), image
+        self._configured = (None, LogConfig())  # What topics follow from may have changed, though they haven't.
+        gone = {
+            TopicPartition(topic.name, index): topic.topic_id
+            for topic in deleted
+            for index in range(len(topic.partitions))
+            if (topic.name, index) in self._partitions or (topic.name, index) in self._offline.keys
+        }
+        for topic in changed:
+            known = () if new_defaults or before is None else before.earlier_partitions(topic)
+            for index, state in enumerate(topic.partitions):
+                if index < len(known) and known[index] is state:
+                    continue
+                if self.broker_id in state.replicas:
+                    self._work.add(partial(self._host, topic, index, state))
+                elif (topic.name, index) in self._partitions or (topic.name, index) in self._offline.keys:
+                    gone[TopicPartition(topic.name, index)] = topic.topic_id  # Its reassignment is through.
+        if gone:
+            self.remove(gone)
+        for broker_id in (*brokers, *self._led.take_settled(image.revision)):
+            self._work.add(partial(self._follow_broker, broker_id))
+        self._work.begin()
+
+    def on_registration(self) -> None:
+        """We have registered, or the registration is lost: what we lead is another matter now."""
+        if self._image is not None:
+            self.on_image(self._image, self._image.topics.values(), [])
+
+    @property
+    def _is_settled(self) -> bool:
+        return not self._work.waits and not self.hosted_logs.leaving
+
+    async def settled(self) -> None:
+        """Wait until all that was asked for is done on disk."""
+        if not self._is_settled:
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._settled.append(waiter)
+            await waiter
+
+    def tick(self) -> None:
+        """Try again to make logs for which there was no room. On the order of once a second."""
+        self._host_again(*self.hosted_logs.take_without_room())
+
+    def _host(self, topic: TopicImage, index: int, state: PartitionImage) -> None:
+        """Have the partition here as the metadata say."""
+        assert self._image is not None
+        current = self._image.topics.get(topic.name)
+        if current is None or current.topic_id != topic.topic_id or self.broker_id not in current.partitions[index].replicas:
+            return
+        config = self._config_of(topic)
+        key = TopicPartition(topic.name, index)
+        partition = self._partitions.get(key)
+        if partition is None:
+            partition = self._open(key, topic, config)
+            if partition is None:
+                return
+        partition.configure(config)
+        if state.leader == self.broker_id and not self._leads_by_this_registration(state):
+            state = msgspec.structs.replace(state, leader=NO_LEADER)
+        changed = partition.become(state, self._image, self._clock.monotonic_ms())
+        if changed:
+            self._followed.on_become(partition, self._image)
+            self._replicas.release(key)
+        self._led.on_become(partition, changed=changed)
+
+    def _leads_by_this_registration(self, state: PartitionImage) -> bool:
+        return (self.broker_id, self._rules.own_epoch()) in zip(state.isr, state.isr_epochs, strict=True)
+
+    def _follow_broker(self, broker_id: BrokerId) -> None:
+        """A broker came, went or changed: the partitions that it follows here, or that it leads, are concerned."""
+        self._work.extend(partial(self._led.on_broker_changed, partition, broker_id) for partition in self._led.of_follower(broker_id))
+        self._work.extend(partial(self._reassign, partition) for partition in self._followed.of_leader(broker_id))
+
+    def _reassign(self, partition: Partition) -> None:
+        """The leader's address may be another."""
+        if self._partitions.get(partition.topic_partition) is partition and self._image is not None:
+            self._followed.on_leader_changed(partition, self._image)
+
+    def _config_of(self, topic: TopicImage) -> LogConfig:
+        """The configuration of a topic's logs, which is built once for all of its partitions that are worked on in turn."""
+        if self._configured[0] is not topic:
+            self._configured = (topic, self._rules.log_config(topic))
+        return self._configured[1]
+
+    def _open(self, key: TopicPartition, topic: TopicImage, config: LogConfig) -> Partition | None:
+        """The partition over its log, which is created where there is none; None when its directory cannot be written."""
+        is_new = not self.hosted_logs.has(key)
+        log = self.hosted_logs.open(key, topic.topic_id, config)
+        if log is None:
+            return None
+        self._has_created |= is_new
+        partition = Partition(
+            topic_partition=key,
+            topic_id=topic.topic_id,
+            local_broker_id=self.broker_id,
+            log=log,
+            lag_time_max_ms=self._led.lag_time_max_ms,
+            traffic=self._replicas.traffic.of(key.topic),
+        )
+        self._replicas.add(partition)
+        return partition
+
+    def _rest_ms(self) -> int:
+        """Twice as long as a slice in which logs were created: clients may cause any number of them, and there is more to do for each."""
+        has_created, self._has_created = self._has_created, False
+        return 2 * OWN_SLICE_MS if has_created else 0
+
+    def remove(self, gone: Mapping[TopicPartition, TopicId]) -> None:
+        """Stop partitions that aren't this broker's any more, and let their logs go."""
+        self._offline.discard(gone)
+        for key in gone:
+            self._followed.forget(key)
+            self._replicas.take_out(key)
+        self.hosted_logs.remove(gone)
+
+    def _has_to_go(self, key: TopicPartition, topic_id: TopicId, latest_epoch: LeaderEpoch) -> bool:
+        assert self._image is not None
+        return has_to_go(self._image, self.broker_id, key, topic_id, latest_epoch)
+
+    def _on_names_free(self, names: Iterable[str]) -> None:
+        self._host_again(*names)
+        self._tell_settled()
+
+    def _host_again(self, *names: str) -> None:
+        """Topics whose names were taken by logs on their way out may have been created again since."""
+        if self._image is not None:
+            self.on_image(self._image, [self._image.topics[name] for name in names if name in self._image.topics], [])
+
+    def _on_worked(self) -> None:
+        self.hosted_logs.tell_failed()
+        self._tell_settled()
+
+    def _tell_settled(self) -> None:
+        if self._is_settled:
+            waiters, self._settled = self._settled, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)

@@ -1,0 +1,98 @@
+"""How many fetch sessions may be open, and which one makes room for another.
+
+The cache is bounded in sessions and in partitions. When it is full and no session has been idle for long enough, a new one is declined. One
+of a follower takes the place of a client's. Pure: time and randomness are passed in.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Sized
+
+    from lowtide.protocol.types import BrokerId
+    from lowtide.runtime.random import Random
+
+NO_SESSION: Final = 0
+"""The id of no session."""
+
+EVICT_AFTER_IDLE_MS = 120_000
+"""A session idle for this long makes room for a new one (`min.incremental.fetch.session.eviction.ms` of Kafka)."""
+
+MAXIMUM_CACHED_PARTITIONS = 100_000
+"""Partitions in all sessions together: some 30 MB."""
+
+_MAXIMUM_SESSION_ID = 2**31 - 1
+
+
+class CachedSession(Protocol):
+    """What is asked of a session."""
+
+    session_id: int
+    replica_id: BrokerId
+    last_used_ms: int
+
+    @property
+    def targets(self) -> Sized:
+        """Its partitions."""
+        ...
+
+    def close(self) -> None:
+        """It will not be used again."""
+        ...
+
+
+SessionT = TypeVar("SessionT", bound=CachedSession)
+
+
+class SessionSlots(Generic[SessionT]):
+    """The open sessions of a broker, by their ids, that which was used longest ago first."""
+
+    def __init__(self, slots: int, source: Random) -> None:
+        """`slots` is `max.incremental.fetch.session.cache.slots`; `source` gives session ids."""
+        self.sessions: OrderedDict[int, SessionT] = OrderedDict()
+        self.partitions = 0
+        """Of all sessions together."""
+        self._slots = slots
+        self._source = source
+
+    def add(self, session: SessionT) -> None:
+        """Open a session for which there is room, under an id of `new_id`."""
+        self.sessions[session.session_id] = session
+        self.partitions += len(session.targets)
+
+    def count(self, partitions: int) -> None:
+        """An open session has so many partitions more, or less, below 0."""
+        self.partitions += partitions
+
+    def new_id(self) -> int:
+        """One that no session has."""
+        session_id = NO_SESSION
+        while session_id == NO_SESSION or session_id in self.sessions:
+            session_id = self._source.randint(1, _MAXIMUM_SESSION_ID)
+        return session_id
+
+    def has_room(self, partitions: int, now_ms: int, *, is_follower: bool) -> bool:
+        """Whether a session may be opened, after evicting the one used longest ago, if it is idle, or a client's where a follower comes."""
+        if is_follower:
+            if len(self.sessions) >= self._slots:
+                client = next((session for session in self.sessions.values() if session.replica_id < 0), None)
+                if client is not None:
+                    self.close(client.session_id)
+            return len(self.sessions) < self._slots
+        if self.partitions + partitions > MAXIMUM_CACHED_PARTITIONS:
+            return False
+        if len(self.sessions) >= self._slots and self.sessions:
+            oldest = next(iter(self.sessions.values()))
+            if now_ms - oldest.last_used_ms >= EVICT_AFTER_IDLE_MS:
+                self.close(oldest.session_id)
+        return len(self.sessions) < self._slots
+
+    def close(self, session_id: int) -> None:
+        """Close a session, if there is one of this id."""
+        session = self.sessions.pop(session_id, None)
+        if session is not None:
+            self.partitions -= len(session.targets)
+            session.close()

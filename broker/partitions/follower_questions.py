@@ -1,0 +1,101 @@
+"""What a follower must ask its leader before it can fetch some partitions: where its log begins and ends, or where an epoch ends.
+
+Guards: an answer counts only for a partition that still waits for it, in the phase in which it was asked.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from lowtide.broker.partitions.leader_endpoint import LeaderEpochEnd, LeaderRange, ask_epochs, ask_ranges
+from lowtide.replication.follower import Decision, Delay, Following, decide_range, truncation
+from lowtide.replication.follower_phase import FollowerEvent, Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lowtide.broker.network.peer_client import PeerClient
+    from lowtide.protocol.errors import ErrorCode
+    from lowtide.protocol.types import BrokerId, TopicPartition
+    from lowtide.replication.fetch_plan import FetchPlan
+    from lowtide.runtime.clock import Clock
+
+
+class QuestionParts(msgspec.Struct, frozen=True, kw_only=True):
+    """What questions need of the fetcher."""
+
+    broker_id: BrokerId
+    """Who asks."""
+    plan: FetchPlan
+    clock: Clock
+    timeout_ms: Callable[[], int]
+    carry_out: Callable[[Following, Decision], None]
+    """Called with what an answer means."""
+
+
+class FollowerQuestions:
+    """The questions to one leader."""
+
+    def __init__(self, parts: QuestionParts) -> None:
+        self._parts = parts
+        self._waiting: dict[TopicPartition, Following] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def add(self, following: Following, event: FollowerEvent) -> None:
+        """Ask about a partition, with the next round; `event` says what."""
+        following.on_event(event)
+        self._waiting[following.key] = following
+        self._parts.plan.touch(following)
+
+    def remove(self, key: TopicPartition) -> None:
+        """It isn't followed any more."""
+        self._waiting.pop(key, None)
+
+    async def ask(self, client: PeerClient) -> None:
+        """Ask what is due. Errors: PeerError; all is asked again."""
+        parts = self._parts
+        ranges = self._due(Phase.ASKING_RANGE)
+        if ranges:
+            found = await ask_ranges(client, parts.broker_id, ranges, parts.timeout_ms())
+            for following in ranges:
+                self._on_range(following, found.get(following.key))
+        epochs = self._due(Phase.ASKING_EPOCH)
+        if epochs:
+            ends = await ask_epochs(client, parts.broker_id, epochs, parts.timeout_ms())
+            for following in epochs:
+                self._on_epoch(following, ends.get(following.key))
+
+    def _due(self, phase: Phase) -> list[Following]:
+        now_ms = self._parts.clock.monotonic_ms()
+        return [following for following in self._waiting.values() if following.phase is phase and following.delayed_until_ms <= now_ms]
+
+    def _counts(self, following: Following, phase: Phase) -> bool:
+        """Whether an answer still counts for the partition."""
+        return not following.has_left and following.phase is phase and self._waiting.get(following.key) is following
+
+    def _on_range(self, following: Following, found: LeaderRange | ErrorCode | None) -> None:
+        if not self._counts(following, Phase.ASKING_RANGE):
+            return
+        del self._waiting[following.key]
+        following.on_event(FollowerEvent.ANSWERED)
+        if isinstance(found, LeaderRange):
+            self._parts.carry_out(following, decide_range(following, found.start, found.end))
+        else:
+            self._parts.carry_out(following, Delay(found.name if found is not None else "no answer to ListOffsets", lagging=True))
+
+    def _on_epoch(self, following: Following, found: LeaderEpochEnd | ErrorCode | None) -> None:
+        if not self._counts(following, Phase.ASKING_EPOCH):
+            return
+        if not isinstance(found, LeaderEpochEnd):
+            self._parts.carry_out(following, Delay(found.name if found is not None else "no answer to OffsetForLeaderEpoch", lagging=True))
+            return
+        del self._waiting[following.key]
+        following.on_event(FollowerEvent.ANSWERED)
+        self._parts.plan.touch(following)
+        step = truncation(following.log, found.leader_epoch, found.end_offset)
+        if step.offset < following.log.log_end_offset:
+            self._parts.carry_out(following, step)

@@ -1,0 +1,46 @@
+"""How many connections a second a broker and each of its listeners take, by configuration (`max.connection.creation.rate`).
+
+Where clients have listeners of their own, connections of brokers count, and are never delayed by the limit of the broker.
+Source: KIP-612, Kafka's `ConnectionQuotas.recordConnectionAndGetThrottleTimeMs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+import msgspec
+
+from lowtide.broker.config.broker_config import BrokerConfig
+from lowtide.broker.config.key import number
+from lowtide.broker.config.listener_keys import ListenerKeys
+
+CREATION_RATE: Final = "max.connection.creation.rate"
+UNLIMITED: Final = 2**31 - 1
+
+
+class CreationRates(msgspec.Struct, frozen=True):
+    """Connections a second; of a listener only where it has a limit of its own."""
+
+    of_broker: int = UNLIMITED
+    of_listeners: Mapping[str, int] = MappingProxyType({})
+    brokers_listener: str | None = None
+    """The listener of the brokers, where clients have others."""
+
+    def limits_at(self, listener: str) -> list[tuple[str | None, int]]:
+        """The limits that a connection of a listener counts for: of the listener by its name, of the broker by None."""
+        own = self.of_listeners.get(listener, UNLIMITED)
+        limits: list[tuple[str | None, int]] = [] if own == UNLIMITED else [(listener, own)]
+        return limits if self.of_broker == UNLIMITED else [*limits, (None, self.of_broker)]
+
+
+def creation_rates(config: BrokerConfig) -> CreationRates:
+    """The limits that a configuration sets."""
+    own = {}
+    for listener in config.listeners:
+        keys = ListenerKeys(config.values, config.given, listener.name)
+        if keys.given_name(CREATION_RATE) == keys.own_name(CREATION_RATE):
+            own[listener.name] = keys.number(CREATION_RATE)
+    brokers = config.inter_broker_listener if len(config.listeners) > 1 else None
+    return CreationRates(number(config.values[CREATION_RATE]), own, brokers)

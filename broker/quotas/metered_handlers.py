@@ -1,0 +1,168 @@
+"""Handlers that count what their clients use, and slow down those that use too much.
+
+A client above its quota gets its answer at once, with the time that it is asked to wait; for as long its connection executes nothing
+(KIP-219), so that a client that does not care is slowed down all the same.
+
+| quota | counts | of |
+|---|---|---|
+| `producer_byte_rate` | record batches as they came | Produce |
+| `consumer_byte_rate` | record batches as they are sent | Fetch by consumers |
+| `controller_mutation_rate` | partitions | CreateTopics, CreatePartitions, DeleteTopics: `mutation_quota`; a topic that Metadata creates |
+| `request_percentage` | time of the event loop that handlers take, in percent | all but what brokers ask each other |
+
+One answer to a consumer has at most what its quota allows in ten seconds. Kafka reads such an answer and returns an empty one instead; here
+the records are sent, counted and waited for.
+
+Sources: KIP-13, KIP-124, KIP-219, KIP-599.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from lowtide.broker.network.request_parts import JoinedAnswer
+from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.partitions.delayed.fetch_reader import replica_of
+from lowtide.broker.pending import NO_ANSWER, Pending, mapped
+from lowtide.broker.quotas.client_quotas import ClientQuotas
+from lowtide.broker.quotas.mutation_quota import TELLS_SINCE, add_refused, admit, costs_of
+from lowtide.broker.quotas.quota_entity import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
+from lowtide.broker.request_context import RequestContext
+from lowtide.broker.turns import Steps
+from lowtide.metadata.session import MetadataSession
+from lowtide.protocol.api_keys import FIRST_OF_OURS, ApiKey
+from lowtide.protocol.messages.fetch import FetchRequest, FetchResponse
+from lowtide.protocol.messages.produce import ProduceRequest
+from lowtide.runtime.clock import Clock
+
+ANSWER_S: Final = 10
+"""One answer has at most what the quota allows in this time: the samples that a rate spans at least."""
+
+BETWEEN_BROKERS: Final = frozenset({ApiKey.ENVELOPE, ApiKey.WRITE_TXN_MARKERS, ApiKey.OFFSET_FOR_LEADER_EPOCH})
+"""What brokers ask each other, besides Fetch and what is Lowtide's own."""
+
+
+class Meter:
+    """Counts what requests use, where any quota is set."""
+
+    def __init__(self, quotas: ClientQuotas, clock: Clock, metadata: MetadataSession, default_partitions: Callable[[], int]) -> None:
+        """`default_partitions`: how many a topic gets that does not say."""
+        self._quotas = quotas
+        self._clock = clock
+        self._metadata = metadata
+        self._default_partitions = default_partitions
+
+    def metered(self, spec: HandlerSpec) -> HandlerSpec:
+        """The handler that counts; the handler itself where no quota is set, or brokers are the clients."""
+        if not self._quotas.has_clients or spec.key in BETWEEN_BROKERS or spec.key >= FIRST_OF_OURS:
+            return spec
+        changes: dict[str, Any] = {}
+        if spec.handle is not None:
+            changes["handle"] = self._at_once(spec.key, spec.handle)
+        if spec.handle_later is not None:
+            changes["handle_later"] = self._later(spec.key, spec.handle_later)
+        if spec.handle_steps is not None:
+            changes["handle_steps"] = self._in_steps(spec.key, spec.handle_steps)
+        return msgspec.structs.replace(spec, **changes)
+
+    def _at_once(self, key: ApiKey, handle: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        def metered(request: Any, context: RequestContext) -> Any:
+            if key == ApiKey.FETCH and is_of_a_follower(request):
+                return handle(request, context)
+            began_ns, size_bytes = self._clock.monotonic_ns(), self._before(key, request, context)
+            answer = handle(request, context)
+            spent_ns = self._clock.monotonic_ns() - began_ns
+            if isinstance(answer, Pending):
+                return mapped(answer, lambda given: self._after(key, given, context, size_bytes, spent_ns))
+            return self._after(key, answer, context, size_bytes, spent_ns)
+
+        return metered
+
+    def _later(self, key: ApiKey, handle: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        async def metered(request: Any, context: RequestContext) -> Any:
+            if context.of_a_broker:
+                return await handle(request, context)
+            if key in TELLS_SINCE and self._metadata.is_controller:
+                return await self._carry_out_part(key, request, context, handle)
+            answer = await handle(request, context)
+            wait_ms = answer.throttle_time_ms if key in TELLS_SINCE else 0  # As the controller says.
+            return self._after(key, answer, context, 0, 0, wait_ms=wait_ms)
+
+        return metered
+
+    def change_partitions(self, context: RequestContext, count: int, *, force: bool = False) -> int:
+        """Let the client of a request change so many partitions; see `mutation_quota.admit`."""
+        user, client_id = context.principal.name, context.client_id or ""
+        return self._quotas.change_partitions(user, client_id, count, self._clock.monotonic_ms(), force=force)
+
+    async def _carry_out_part(self, key: ApiKey, request: Any, context: RequestContext, handle: Callable[[Any, Any], Any]) -> Any:
+        """Carry out what the client's quota of changed partitions lets in. The controller counts, for the clients of all brokers."""
+        costs = costs_of(key, request, context.api_version, self._metadata.image, self._default_partitions())
+
+        def take(count: int, force: bool) -> int:  # noqa: FBT001  as `admit` calls it
+            return self.change_partitions(context, count, force=force)
+
+        admitted = admit(key, request, context.api_version, costs, take)
+        answer = add_refused(key, await handle(admitted.request, context), admitted.refused)
+        return self._after(key, answer, context, 0, 0, wait_ms=admitted.wait_ms)
+
+    def _in_steps(self, key: ApiKey, handle: Callable[[Any, Any], Steps]) -> Callable[[Any, Any], Steps]:
+        def metered(request: Any, context: RequestContext) -> Steps:
+            if key == ApiKey.FETCH and is_of_a_follower(request.bare):
+                return (yield from handle(request, context))
+            size_bytes = self._before(key, request.bare, context)
+            answer = yield from handle(request, context)
+            if isinstance(answer, Pending):
+                return mapped(answer, lambda given: self._after(key, given, context, size_bytes, 0))
+            return self._after(key, answer, context, size_bytes, 0)
+
+        return metered
+
+    def _before(self, key: ApiKey, request: Any, context: RequestContext) -> int:
+        """What a Produce brings, in bytes. Bounds what a consumer's Fetch may have at once."""
+        if key == ApiKey.PRODUCE:
+            return produced_bytes(request)
+        if key == ApiKey.FETCH:
+            limit = self._quotas.limit(CONSUMER_BYTE_RATE, context.principal.name, context.client_id or "")
+            if limit is not None:
+                request.max_bytes = min(request.max_bytes, int(limit * ANSWER_S))
+        return 0
+
+    def _after(self, key: ApiKey, answer: Any, context: RequestContext, size_bytes: int, spent_ns: int, *, wait_ms: int = 0) -> Any:
+        """Count what was used, and slow the client down; returns the answer with the time that it is asked to wait."""
+        throttle_ms = max(wait_ms, self._use(REQUEST_PERCENTAGE, context, spent_ns / 1e7))
+        if key == ApiKey.PRODUCE:
+            throttle_ms = max(throttle_ms, self._use(PRODUCER_BYTE_RATE, context, size_bytes))
+        elif isinstance(answer, FetchResponse | JoinedAnswer):
+            fetched = answer.records_bytes if isinstance(answer, JoinedAnswer) else fetched_bytes(answer)
+            throttle_ms = max(throttle_ms, self._use(CONSUMER_BYTE_RATE, context, fetched))
+        if throttle_ms == 0:
+            return answer
+        context.connection.mute(throttle_ms)
+        if isinstance(answer, JoinedAnswer):
+            answer.message.throttle_time_ms = throttle_ms
+            return answer
+        if answer is None or answer is NO_ANSWER or "throttle_time_ms" not in answer.__struct_fields__:
+            return answer
+        return msgspec.structs.replace(answer, throttle_time_ms=max(answer.throttle_time_ms, throttle_ms))
+
+    def _use(self, key: str, context: RequestContext, amount: float) -> int:
+        return self._quotas.use(key, context.principal.name, context.client_id or "", amount, self._clock.monotonic_ms())
+
+
+def is_of_a_follower(request: FetchRequest) -> bool:
+    """Whether a broker fetches to replicate."""
+    return replica_of(request)[0] >= 0
+
+
+def produced_bytes(request: ProduceRequest) -> int:
+    """The record batches of a request."""
+    return sum(len(row.records) for topic in request.topic_data for row in topic.partition_data if row.records is not None)
+
+
+def fetched_bytes(response: FetchResponse) -> int:
+    """The record batches of an answer."""
+    return sum(len(row.records) for topic in response.responses for row in topic.partitions if row.records is not None)

@@ -1,0 +1,95 @@
+"""From an AlterClientQuotas request to what is written: which changes are refused, and the plan of the others.
+
+Of each entity all keys change or none, and up to a hundred entities change in one transaction. A plan compares what it was decided on, so
+that of two requests at once none undoes the other.
+
+Pure. Source: KIP-546; Kafka's `ClientQuotaControlManager`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from lowtide.broker.quotas.quota_entity import QuotaEntity, check_quota, described, entity_of, entity_text
+from lowtide.metadata import keys
+from lowtide.metadata.changes import FENCES, ChangePlan, Step
+from lowtide.metadata.config_image import NOTHING_SET
+from lowtide.metadata.image import MetadataImage
+from lowtide.metadata.records import encode
+from lowtide.metadata.store import MAX_TRANSACTION_OPERATIONS, Compare, Delete, Put
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.alter_client_quotas import AlterClientQuotasEntry
+from lowtide.replication.refusal import Refusal
+
+ENTITIES_SET_MAX: Final = 10_000
+"""On how many entities quotas may be set: every broker remembers all of them. Kafka has no limit."""
+
+STEP_ENTITIES: Final = 100
+"""Entities that change in one transaction of the metadata store."""
+
+assert STEP_ENTITIES + FENCES < MAX_TRANSACTION_OPERATIONS
+
+
+class QuotaChanges(msgspec.Struct, frozen=True):
+    """What a request does: one refusal or None for each of its entries, the plan, and for the log what each entity has then."""
+
+    refusals: tuple[Refusal | None, ...]
+    plan: ChangePlan
+    changed: tuple[tuple[QuotaEntity, Mapping[str, str]], ...] = ()
+
+
+def plan_quota_changes(image: MetadataImage, entries: Sequence[AlterClientQuotasEntry]) -> QuotaChanges:
+    """What these entries change. Refusals of an entry: INVALID_REQUEST, POLICY_VIOLATION."""
+    refusals: list[Refusal | None] = []
+    wanted: dict[QuotaEntity, dict[str, str]] = {}
+    for entry in entries:
+        entity = entity_of((part.entity_type, part.entity_name) for part in entry.entity)
+        if isinstance(entity, Refusal):
+            refusals.append(entity)
+            continue
+        changed = _changed(image, entity, entry)
+        if entity in wanted:
+            changed = Refusal(ErrorCode.INVALID_REQUEST, f"Ignoring duplicate entity {described(entity)}")
+        refusals.append(changed if isinstance(changed, Refusal) else None)
+        if not isinstance(changed, Refusal):
+            wanted[entity] = changed
+    return QuotaChanges(tuple(refusals), _plan(image, wanted), tuple(wanted.items()))
+
+
+def _changed(image: MetadataImage, entity: QuotaEntity, entry: AlterClientQuotasEntry) -> dict[str, str] | Refusal:
+    """What is set on the entity after the entry's changes."""
+    current = image.client_quotas.get(entity_text(entity), NOTHING_SET).configs
+    values = dict(current)
+    seen = set()
+    for operation in entry.ops:
+        if operation.key in seen:
+            return Refusal(ErrorCode.INVALID_REQUEST, f"Duplicate quota key {operation.key}: nothing is changed for {described(entity)}")
+        seen.add(operation.key)
+        if operation.remove:
+            values.pop(operation.key, None)
+            continue
+        refusal = check_quota(entity, operation.key, operation.value)
+        if refusal is not None:
+            return refusal
+        values[operation.key] = repr(operation.value)
+    if values and not current and len(image.client_quotas) >= ENTITIES_SET_MAX:
+        return Refusal(ErrorCode.POLICY_VIOLATION, f"Quotas are set on {ENTITIES_SET_MAX} entities, as many as there may be")
+    return values
+
+
+def _plan(image: MetadataImage, wanted: Mapping[QuotaEntity, Mapping[str, str]]) -> ChangePlan:
+    """Any broker may make it, controller or not: it compares all that it relies on."""
+    writes: list[tuple[Put | Delete, Compare]] = []
+    for entity, values in wanted.items():
+        text = entity_text(entity)
+        current = image.client_quotas.get(text, NOTHING_SET)
+        if values == current.configs:
+            continue
+        key = keys.client_quotas(text)
+        writes.append((Put(key, encode(dict(values))) if values else Delete(key), Compare(key, "modify", "==", current.revision)))
+    chunks = [writes[first : first + STEP_ENTITIES] for first in range(0, len(writes), STEP_ENTITIES)]
+    steps = [Step(tuple(write for write, _ in chunk), tuple(compare for _, compare in chunk)) for chunk in chunks]
+    return ChangePlan(tuple(steps), needs_controller=False)

@@ -1,0 +1,80 @@
+"""Which quota holds for a client, and with whom it is shared.
+
+| order | set on | counted together |
+|---|---|---|
+| 1 | this user and this client id | this user's connections with this client id |
+| 2 | this user and the default client id | as 1 |
+| 3 | this user | all of this user |
+| 4 | the default user and this client id | as 1 |
+| 5 | the default user and the default client id | as 1 |
+| 6 | the default user | as 3 |
+| 7 | this client id | all with this client id |
+| 8 | the default client id | as 7 |
+
+Pure. Source: KIP-55; Kafka's `DefaultQuotaCallback`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from lowtide.broker.quotas.quota_entity import CLIENT_ID, IP, USER, QuotaEntity, parse_entity, parse_values
+from lowtide.metadata.config_image import ConfigImage
+
+
+class Share(msgspec.Struct, frozen=True):
+    """A limit, and who counts towards it: None for a part that does not matter."""
+
+    limit: float
+    user: str | None
+    client_id: str | None
+
+
+class QuotaLimits:
+    """The quotas of one metadata image, by entity. Does not change."""
+
+    def __init__(self, quotas: Mapping[QuotaEntity, Mapping[str, float]]) -> None:
+        self._quotas = quotas
+        self.has_clients = any(entity[0][0] != IP for entity in quotas)
+        """Whether any quota of a user or client id is set."""
+
+    @classmethod
+    def of(cls, configs: Mapping[str, ConfigImage]) -> QuotaLimits:
+        """From what the metadata image has."""
+        return cls({parse_entity(text): parse_values(config.configs) for text, config in configs.items()})
+
+    def share(self, key: str, user: str, client_id: str) -> Share | None:
+        """The quota `key` that holds for a client; None where it has none."""
+        for names, by_user, by_client in _order(user, client_id):
+            limit = self._quotas.get(names, _NOTHING).get(key)
+            if limit is not None:
+                return Share(limit, user if by_user else None, client_id if by_client else None)
+        return None
+
+    def connection_rate(self, address: str) -> float | None:
+        """How many connections a second an address may open; None where that is not limited."""
+        for name in (address, None):
+            limit = next(iter(self._quotas.get(((IP, name),), _NOTHING).values()), None)
+            if limit is not None:
+                return limit
+        return None
+
+
+_NOTHING: Final[Mapping[str, float]] = {}
+
+
+def _order(user: str, client_id: str) -> tuple[tuple[QuotaEntity, bool, bool], ...]:
+    """The entities that a client belongs to, in the order of the table; whether user and client id count."""
+    return (
+        (((CLIENT_ID, client_id), (USER, user)), True, True),
+        (((CLIENT_ID, None), (USER, user)), True, True),
+        (((USER, user),), True, False),
+        (((CLIENT_ID, client_id), (USER, None)), True, True),
+        (((CLIENT_ID, None), (USER, None)), True, True),
+        (((USER, None),), True, False),
+        (((CLIENT_ID, client_id),), False, True),
+        (((CLIENT_ID, None),), False, True),
+    )

@@ -1,0 +1,151 @@
+"""What keeps the oldest segments of partitions, and when they go, as the next retention pass would decide it now, for requests.
+
+Where consumed records may go before their time, all coordinators are asked what the groups have consumed: one such question is out at a
+time, and a few requests may wait for it. A group that the client may not see is left unnamed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final
+
+from lowtide.broker.authorizer.authorizer import allowed_topics
+from lowtide.broker.authorizer.resources import Operation, group
+from lowtide.broker.context import BrokerContext
+from lowtide.broker.coordinator.groups.consumed import NOT_CONSUMED, Consumed
+from lowtide.broker.request_context import RequestContext
+from lowtide.broker.retention.consumption import Asked, Doubt, Outcome
+from lowtide.broker.retention.log_retention import Retention, offsets_of
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.describe_retention import UNKNOWN, RetainedPartition, RetentionRule
+from lowtide.protocol.types import Offset, TopicPartition
+from lowtide.replication.partition import Partition
+from lowtide.storage.errors import StorageError
+from lowtide.storage.log.retention_explain import Kept, Outlook, explain
+from lowtide.storage.log.retention_plan import Reason
+from lowtide.storage.log.unfreed import Unfreed
+
+WAITING_MAX: Final = 16
+"""Requests that may wait for what the groups have consumed."""
+
+Found = Partition | ErrorCode
+"""A partition that this broker leads, or why it answers nothing for it."""
+
+
+class Explanations:
+    """Answers for the partitions of a broker."""
+
+    def __init__(self, broker: BrokerContext, retention: Retention) -> None:
+        self.retention = retention
+        self._broker = broker
+        self._turn = asyncio.Lock()
+        self._waiting = 0
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether as many requests wait as may."""
+        return self._waiting >= WAITING_MAX
+
+    @property
+    def next_check_at_ms(self) -> int:
+        """When retention looks again, by the wall clock; -1 while it does."""
+        next_check_ms = self.retention.next_check_ms
+        return UNKNOWN if next_check_ms is None else next_check_ms
+
+    def find(self, context: RequestContext, wanted: dict[str, dict[int, None]]) -> dict[TopicPartition, Found]:
+        """The partitions that a client asks for, by topic and number.
+
+        Errors, each of one partition: TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR.
+        """
+        allowed = allowed_topics(self._broker.authorizer, context, Operation.DESCRIBE, wanted)
+        return {TopicPartition(name, number): self._find(name, number, allowed) for name, numbers in wanted.items() for number in numbers}
+
+    def _find(self, topic: str, number: int, allowed: frozenset[str]) -> Found:
+        if topic not in allowed:
+            return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        found = self._broker.replicas.find(topic, number)
+        if isinstance(found, Partition) and not found.is_leader:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return found
+
+    def still(self, key: TopicPartition, found: Found) -> Found:
+        """The same after a wait: a partition may have left meanwhile."""
+        is_here = isinstance(found, ErrorCode) or self._broker.replicas.find(*key) is found
+        return found if is_here else ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    async def ask(self, found: Iterable[Found]) -> Outcome | Doubt:
+        """What the groups have consumed of those partitions where that matters."""
+        self._waiting += 1
+        try:
+            async with self._turn:
+                partitions = [each for each in found if isinstance(each, Partition)]
+                asked = [_asked(each) for each in partitions if each.log.config.retention_commitoffset_ms >= 0]
+                return await self.retention.consumption.ask(asked) if asked and self.retention.asks_groups else {}
+        finally:
+            self._waiting -= 1
+
+    def consumed(self, partition: Partition, outcome: Outcome | Doubt, context: RequestContext) -> Consumed:
+        """What groups have consumed of a partition, as far as the client may see it; nothing where there is doubt."""
+        consumed = NOT_CONSUMED if isinstance(outcome, Doubt) else outcome.get(_asked(partition), NOT_CONSUMED)
+        if consumed.group_id is not None and not self._may_see(context, consumed.group_id):
+            return consumed._replace(group_id=None)
+        return consumed
+
+    def row(self, partition: Partition, outcome: Outcome | Doubt, context: RequestContext) -> RetainedPartition:
+        """What keeps the oldest segment of a partition. Its error code is KAFKA_STORAGE_ERROR where that can't be read."""
+        log, consumed = partition.log, self.consumed(partition, outcome, context)
+        offsets = offsets_of(partition, consumed.offset if consumed.is_known else None)
+        try:
+            kept = explain(log.segments, offsets, log.config, self.retention.times, self._broker.clock.wall_ms())
+        except StorageError as error:
+            self._broker.replicas.on_read_failed(partition, error)
+            return refused(partition.topic_partition, ErrorCode.KAFKA_STORAGE_ERROR)
+        asks, doubt = self.retention.asks_groups, outcome.reason if isinstance(outcome, Doubt) else None
+        rules = [_rule(row, consumed, doubt, kept.end_offset) for row in kept.outlooks if asks or row.reason is not Reason.CONSUMED]
+        unfreed = self._broker.replicas.log_manager.directories.unfreed(log.parent_directory, log)
+        return _partition_row(partition, kept, rules, unfreed)
+
+    def _may_see(self, context: RequestContext, group_id: str) -> bool:
+        return self._broker.authorizer.authorize(context, Operation.DESCRIBE, group(group_id))
+
+
+def refused(key: TopicPartition, error: ErrorCode) -> RetainedPartition:
+    """The row of a partition that nothing is answered for."""
+    return RetainedPartition(partition_index=key.partition, error_code=error)
+
+
+def _asked(partition: Partition) -> Asked:
+    return Asked(partition.topic_partition, partition.topic_id)
+
+
+def _rule(outlook: Outlook, consumed: Consumed, doubt: str | None, end_offset: Offset) -> RetentionRule:
+    rule = RetentionRule(
+        reason=outlook.reason.value,
+        goes_at_ms=UNKNOWN if outlook.goes_at_ms is None else outlook.goes_at_ms,
+        bytes_missing=UNKNOWN if outlook.bytes_missing is None else outlook.bytes_missing,
+    )
+    if outlook.reason is Reason.CONSUMED and consumed.offset < end_offset:
+        rule.consumed_offset, rule.group_id, rule.doubt = consumed.offset, consumed.group_id, doubt
+    return rule
+
+
+def _partition_row(partition: Partition, kept: Kept, rules: list[RetentionRule], unfreed: Unfreed | None) -> RetainedPartition:
+    log = partition.log
+    return RetainedPartition(
+        partition_index=partition.topic_partition.partition,
+        error_code=ErrorCode.NONE,
+        log_start_offset=log.log_start_offset,
+        high_watermark=log.high_watermark,
+        log_end_offset=log.log_end_offset,
+        segment_count=len(log.segments),
+        size_bytes=log.size_bytes,
+        unfreed_bytes=0 if unfreed is None else unfreed.size_bytes,
+        unfreed_waits_for="" if unfreed is None else unfreed.waits_for.value,
+        segment_start=kept.first_offset,
+        segment_end=kept.end_offset,
+        segment_bytes=kept.size_bytes,
+        is_active=kept.is_active,
+        hold="" if kept.hold is None else kept.hold.value,
+        rules=rules,
+    )

@@ -1,0 +1,146 @@
+"""The public keys that JSON Web Tokens are signed with, from a key set (RFC 7517), and the check of a token's signature (RFC 7515).
+
+Guards: only algorithms with a public and a private key are accepted, whatever else the library knows: `none` and those whose secret would
+be the public key (HS256) never get as far as a key. A key is used only for the algorithms that it is meant for. What a token's header
+brings along to verify it (`jku`, `jwk`, `x5c`) is not looked at. What the library can't read or verify is refused, whatever it raises.
+
+Importing joserfc takes a tenth of a second: this module is loaded where OAUTHBEARER is enabled, and nowhere else.
+Sources: Kafka's `RefreshingHttpsJwksVerificationKeyResolver`, jose4j's `VerificationJwkSelector`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+from joserfc.jwk import JWKRegistry, Key
+from joserfc.jws import CompactSignature, JWSRegistry, extract_compact, validate_compact
+
+from lowtide.broker.security.exchange import Refused
+
+KEYS_MAX: Final = 64
+"""Of a key set; further ones are passed over. An issuer has two or three."""
+
+RSA_BITS_MIN, RSA_BITS_MAX = 2048, 8192
+"""Shorter ones can be broken; with longer ones a signature takes the event loop for a millisecond and more."""
+
+KEY_TYPES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"), "RSA"),
+    **dict.fromkeys(("ES256", "ES384", "ES512"), "EC"),
+    **dict.fromkeys(("EdDSA", "Ed25519"), "OKP"),
+}
+"""The algorithms that are accepted, and the type of key that each needs."""
+
+_PUBLIC_MEMBERS: Final = {"RSA": ("n", "e"), "EC": ("crv", "x", "y"), "OKP": ("crv", "x")}
+_RSA_DIGITS: Final = range(-(-RSA_BITS_MIN // 6), -(-RSA_BITS_MAX // 6) + 1)
+_SHOWN_CHARACTERS: Final = 60
+
+
+class KeySetError(ValueError):
+    """A key set that can't be used: a few words."""
+
+
+class UnknownKey(msgspec.Struct, frozen=True, gc=False):
+    """A token that is signed with a key which the set lacks."""
+
+    key_id: str
+
+
+class _Registry(JWSRegistry):
+    """Our list of algorithms in the place of the library's, and our limits."""
+
+    max_header_length = 4096
+    max_signature_length = 4 * RSA_BITS_MAX // 8
+
+    def get_alg(self, name: str) -> Any:
+        assert name in KEY_TYPES, name
+        return self.algorithms[name]
+
+
+_REGISTRY: Final = _Registry(strict_check_header=False)
+
+
+class TokenKeys:
+    """The keys of a set. Made by `read_key_set`."""
+
+    def __init__(self, keys: tuple[Key, ...]) -> None:
+        self._keys = keys
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    @property
+    def ids(self) -> frozenset[str]:
+        """The ids of the keys that have one."""
+        return frozenset(key.kid for key in self._keys if key.kid is not None)
+
+    def verify(self, token: str) -> bytes | Refused | UnknownKey:
+        """The payload of a token that one of the keys has signed."""
+        try:
+            signed = extract_compact(token.encode(), registry=_REGISTRY)
+            key = self._key_of(signed)
+            if isinstance(key, Refused | UnknownKey):
+                return key
+            if not validate_compact(signed, key, registry=_REGISTRY):
+                return Refused("its signature is not that of the key")
+        except Exception as error:  # noqa: BLE001 - whatever the library raises, the token is not verified
+            return Refused(f"it can't be verified ({type(error).__name__})")
+        return signed.payload
+
+    def _key_of(self, signed: CompactSignature) -> Key | Refused | UnknownKey:
+        """The key that a token must be signed with, by its header."""
+        header: Any = signed.headers()
+        algorithm, key_id = header.get("alg"), header.get("kid")
+        if not isinstance(algorithm, str) or algorithm not in KEY_TYPES:
+            return Refused(f"its algorithm is {repr(algorithm)[:_SHOWN_CHARACTERS]}, allowed are {', '.join(KEY_TYPES)}")
+        if "crit" in header or "b64" in header:
+            return Refused("it has a header that must be understood")
+        if not isinstance(key_id, str | None):
+            return Refused("the id of its key is no text")
+        fitting = [key for key in self._keys if key.key_type == KEY_TYPES[algorithm] and key.get("alg") in (None, algorithm)]
+        found = fitting if key_id is None else [key for key in fitting if key.kid == key_id]
+        if key_id is None:
+            return found[0] if len(found) == 1 else Refused("it doesn't name the key that it is signed with")
+        return found[0] if found else UnknownKey(key_id)
+
+
+def read_key_set(content: bytes) -> TokenKeys:
+    """The usable keys of a set in JSON. Errors: KeySetError, also if there is none."""
+    try:
+        decoded = msgspec.json.decode(content)
+    except (msgspec.DecodeError, RecursionError):
+        raise KeySetError("it is not JSON") from None
+    members = decoded.get("keys") if isinstance(decoded, dict) else None
+    if not isinstance(members, list):
+        raise KeySetError("it is not a set of keys")
+    keys = tuple(key for key in map(_key, members[:KEYS_MAX]) if key is not None)
+    if not keys:
+        message = f"none of its {len(members)} keys can be used: allowed are public keys of the types {', '.join(_PUBLIC_MEMBERS)}"
+        raise KeySetError(message)
+    return TokenKeys(keys)
+
+
+def _key(member: Any) -> Key | None:
+    """A key for signatures, without what would be private; None if it is another one."""
+    if not isinstance(member, dict):
+        return None
+    needed = _PUBLIC_MEMBERS.get(str(member.get("kty")))
+    operations = member.get("key_ops", ["verify"])
+    if needed is None or member.get("use", "sig") != "sig" or not isinstance(operations, list) or "verify" not in operations:
+        return None
+    public = {name: member[name] for name in ("kty", "kid", "alg", *needed) if name in member}
+    if not all(isinstance(value, str) for value in public.values()) or not _has_fitting_length(public):
+        return None
+    try:
+        key = JWKRegistry.import_key(public)
+        assert key.public_key is not None
+    except Exception:  # noqa: BLE001 - a key that the library can't read is passed over, as RFC 7517 has it
+        return None
+    return key
+
+
+def _has_fitting_length(public: Mapping[str, str]) -> bool:
+    """Whether an RSA key is neither too short nor too long, by the number of base64's digits. Other keys have one length each."""
+    digits = len(public["n"].rstrip("=")) if public["kty"] == "RSA" and "n" in public else _RSA_DIGITS.start
+    return digits in _RSA_DIGITS

@@ -1,0 +1,203 @@
+"""SASL/SCRAM, the broker's side (RFC 5802, RFC 7677): two tokens of the client, two of the broker.
+
+    BEGINS ── FIRST ──> CHALLENGED
+    CHALLENGED ── PROOF ──> ENDED
+    BEGINS, CHALLENGED ── UNREADABLE ──> ENDED
+
+Guards: an unknown user gets a challenge like a known one, with a salt that is always the same for that name, and fails at the proof: the
+exchange doesn't show which users there are (Kafka fails at the first token). The channel binding of the proof must be that of the first
+token (Kafka doesn't compare it). Names and passwords are raw UTF-8, as in Kafka. The extension `tokenauth=true`
+says that the name is the id of a delegation token (KIP-48): the client is the token's owner then, until the token ends, and an id that
+isn't known, or has ended, is challenged like a known one. Other extensions are passed over, but a mandatory one is refused.
+Sources: Kafka's `ScramSaslServer`, `ScramMessages`, `ScramExtensions`.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final, NamedTuple, Protocol
+
+from lowtide.broker.security.exchange import Accepted, Challenge, Outcome, Refused, same_user, unescaped
+from lowtide.protocol.scram import ITERATIONS_MIN, ScramCredential, ScramMechanism, proves, server_signature
+
+TOKEN_BYTES_MAX: Final = 8 * 1024
+"""Design limit: a name and two nonces are some hundred bytes."""
+
+_SALT_BYTES: Final = 24
+_FIRST: Final = re.compile(rb"((?:n|y|p=[^,]*),(?:a=([^,]*))?,)((m=[^,]*,)?n=([^,]+),r=([!-+\--~]+)(,.*)?)", re.DOTALL)
+_PROOF: Final = re.compile(rb"(c=([^,]*),r=([!-+\--~]+)(?:,.*)?),p=([^,]+)", re.DOTALL)
+_NO_BINDING: Final = b"n"
+_BY_TOKEN: Final = b"tokenauth=true"
+_DIGITS: Final = b"0123456789abcdefghijklmnopqrstuvwxyz"
+
+
+class ScramState(Enum):
+    """Where an exchange stands."""
+
+    BEGINS = "nothing was received"
+    """action: waits for the name and the nonce. transition: FIRST → CHALLENGED; UNREADABLE → ENDED."""
+    CHALLENGED = "salt and iterations were sent"
+    """action: waits for the proof. transition: PROOF → ENDED, whether it holds or not; UNREADABLE → ENDED."""
+    ENDED = "the outcome is known"
+    """action: none. transition: none."""
+
+
+class ScramEvent(Enum):
+    """What a token is."""
+
+    FIRST = "name and nonce"
+    PROOF = "channel binding, both nonces, proof"
+    UNREADABLE = "anything else"
+
+
+TRANSITIONS: Final[Mapping[tuple[ScramState, ScramEvent], ScramState]] = {
+    (ScramState.BEGINS, ScramEvent.FIRST): ScramState.CHALLENGED,
+    (ScramState.CHALLENGED, ScramEvent.PROOF): ScramState.ENDED,
+    (ScramState.BEGINS, ScramEvent.UNREADABLE): ScramState.ENDED,
+    (ScramState.CHALLENGED, ScramEvent.UNREADABLE): ScramState.ENDED,
+}
+
+
+def next_state(state: ScramState, event: ScramEvent) -> ScramState:
+    """Where an event leads. Errors: AssertionError for a pair that is not in the table."""
+    following = TRANSITIONS.get((state, event))
+    assert following is not None, f"{event.name} at {state.name}"
+    return following
+
+
+class ScramCredentials(Protocol):
+    """What a broker keeps of its users."""
+
+    def of(self, mechanism: ScramMechanism, user: str) -> ScramCredential | None:
+        """The credential of a user, None if there is none."""
+        ...
+
+    def any_of(self, mechanism: ScramMechanism) -> ScramCredential | None:
+        """Some credential of the mechanism, the same one as long as it exists: the likeness of what unknown users get."""
+        ...
+
+    @property
+    def secret(self) -> bytes:
+        """What the salts of unknown users are made with; the same on all brokers, and known to no client."""
+        ...
+
+
+class TokenOwner(NamedTuple):
+    """As whom the client of a token is logged in, and for how long the token holds, above 0."""
+
+    name: str
+    lifetime_ms: int
+
+
+class TokenCredentials(ScramCredentials, Protocol):
+    """The same of delegation tokens, by their ids."""
+
+    def owner_of(self, token_id: str) -> TokenOwner | None:
+        """Whom a token is for; None for one that isn't there, or has ended."""
+        ...
+
+
+class ScramExchange:
+    """One login by SCRAM. `nonce` is printable, without commas, and never used twice."""
+
+    def __init__(self, mechanism: ScramMechanism, credentials: ScramCredentials, tokens: TokenCredentials, nonce: str) -> None:
+        self.state = ScramState.BEGINS
+        self._mechanism = mechanism
+        self._credentials = credentials
+        self._tokens = tokens
+        self._by_token = False
+        self._nonce = nonce.encode()
+        self._user = ""
+        self._header = self._client_nonce = self._first_bare = self._server_first = b""
+        self._known = False
+        self._credential = NO_CREDENTIAL
+
+    def step(self, token: bytes) -> Outcome:
+        """What follows from the client's next token."""
+        is_first = self.state is ScramState.BEGINS
+        match = (_FIRST if is_first else _PROOF).fullmatch(token) if len(token) <= TOKEN_BYTES_MAX else None
+        event = ScramEvent.UNREADABLE if match is None else ScramEvent.FIRST if is_first else ScramEvent.PROOF
+        self.state = next_state(self.state, event)
+        if match is None:
+            return Refused("the token is not one of SCRAM", self._user)
+        outcome = self._challenge(match) if is_first else self._conclude(match)
+        if not isinstance(outcome, Challenge):
+            self.state = ScramState.ENDED
+        return outcome
+
+    def _challenge(self, match: re.Match[bytes]) -> Outcome:
+        """Answer the first token: the salt and iterations of the user, or made-up ones."""
+        self._header, authorization_id, self._first_bare, mandatory, name, client_nonce, extensions = match.groups()
+        user, authorization = unescaped(name), unescaped(authorization_id or b"")
+        if user is None or authorization is None:
+            return Refused("the user's name can't be read")
+        self._user = user
+        if self._header[:1] != _NO_BINDING:
+            return Refused("it asks for channel binding, which no mechanism here has", user)
+        if mandatory:
+            return Refused("it asks for an extension that must be understood", user)
+        if not same_user(authorization, user):
+            return Refused("it wants to act for another user", user)
+        self._by_token = _BY_TOKEN in (extensions or b"").lower().split(b",")
+        credentials = self._tokens if self._by_token else self._credentials
+        found = credentials.of(self._mechanism, user)
+        self._known = found is not None
+        mock = mock_credential(self._mechanism, credentials, user)  # Made for each user, so that the time shows nothing.
+        self._credential = found or mock
+        self._client_nonce = client_nonce
+        salt, iterations = base64.b64encode(self._credential.salt), self._credential.iterations
+        self._server_first = b"r=%b%b,s=%b,i=%d" % (client_nonce, self._nonce, salt, iterations)
+        return Challenge(self._server_first)
+
+    def _conclude(self, match: re.Match[bytes]) -> Outcome:
+        """Answer the proof."""
+        without_proof, binding, nonce, proof_text = match.groups()
+        try:
+            proof, bound = base64.b64decode(proof_text, validate=True), base64.b64decode(binding, validate=True)
+        except binascii.Error:
+            return Refused("the proof is not base64", self._user)
+        own_nonce = self._client_nonce + self._nonce
+        if hmac.compare_digest(nonce, self._client_nonce + own_nonce):
+            own_nonce = nonce  # librdkafka before 2.6.1 puts its own nonce in front once more; ours is in it.
+        messages = b",".join((self._first_bare, self._server_first, without_proof))
+        holds = proves(self._mechanism, self._credential, messages, proof)
+        if not hmac.compare_digest(nonce, own_nonce):
+            return Refused("the nonce is not that of this exchange", self._user)
+        if not hmac.compare_digest(bound, self._header):
+            return Refused("the channel binding is not that of the first token", self._user)
+        if not (holds and self._known):
+            return Refused("the user is unknown, or the password is wrong", self._user)
+        return self._accepted(b"v=" + base64.b64encode(server_signature(self._mechanism, self._credential, messages)))
+
+    def _accepted(self, token: bytes) -> Outcome:
+        """The proof holds. A delegation token is looked at again: it may have ended since the challenge."""
+        if not self._by_token:
+            return Accepted(self._user, token)
+        owner = self._tokens.owner_of(self._user)
+        if owner is None:
+            return Refused("the token has ended meanwhile", self._user)
+        return Accepted(owner.name, token, owner.lifetime_ms, by_token=True)
+
+
+NO_CREDENTIAL: Final = ScramCredential(b"", b"", b"", ITERATIONS_MIN)
+
+
+def mock_credential(mechanism: ScramMechanism, credentials: ScramCredentials, user: str) -> ScramCredential:
+    """What an unknown user is challenged with: always the same for a name, and in the form of those that there are.
+
+    The salts of Kafka's tools are digits and letters, others are any bytes.
+    """
+    like = credentials.any_of(mechanism)
+    salt_bytes, iterations = (_SALT_BYTES, ITERATIONS_MIN) if like is None else (len(like.salt), like.iterations)
+    seed = hmac.digest(credentials.secret, f"{mechanism.text} {user}".encode(), "sha256")
+    salt = hashlib.shake_256(seed).digest(salt_bytes)
+    if like is not None and all(byte in _DIGITS for byte in like.salt):
+        salt = bytes(_DIGITS[byte % len(_DIGITS)] for byte in salt)
+    size = hashlib.new(mechanism.hash_name).digest_size
+    return ScramCredential(salt, bytes(size), bytes(size), iterations)

@@ -1,0 +1,25 @@
+"""What subscriptions to metrics may go by: the facts of a client, as text."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lowtide.broker.request_context import RequestContext
+from lowtide.protocol.types import topic_id_text
+
+TEXT_MAX: Final = 255
+"""Characters of what a client says of itself."""
+
+
+def facts_of(instance_id: bytes, context: RequestContext) -> dict[str, str]:
+    """By the names of `client_metrics.CLIENT_FACTS`."""
+    connection = context.connection
+    name, version = connection.software
+    return {
+        "client_instance_id": topic_id_text(instance_id),
+        "client_id": (context.client_id or "")[:TEXT_MAX],
+        "client_software_name": name[:TEXT_MAX],
+        "client_software_version": version[:TEXT_MAX],
+        "client_source_address": connection.client_address,
+        "client_source_port": connection.peer.rpartition(":")[2],
+    }

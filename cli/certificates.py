@@ -1,0 +1,73 @@
+"""`lowtide certificates`: what a secure cluster needs on its machines, created in a folder, and renewed when it is called again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from lowtide.broker.lifecycle.client_settings import write_client_files
+from lowtide.broker.lifecycle.secure_cluster import CLIENT_FOLDER
+from lowtide.broker.lifecycle.secure_material import (
+    ADMIN,
+    BROKER,
+    BROKER_PROPERTIES,
+    LISTENER,
+    LOOPBACK_HOSTS,
+    Material,
+    broker_settings,
+    properties,
+    system_maker,
+)
+from lowtide.cli.call import DEFAULT_ADDRESS, Call, local
+from lowtide.cli.outcome import CommandError, ExitCode
+from lowtide.cli.printing import Output, print_json
+from lowtide.storage.errors import StorageError
+
+app = typer.Typer(add_completion=False, no_args_is_help=True)
+
+_SHOWN: Final = ("ca.pem", "broker.pem", BROKER_PROPERTIES, "etcd.pem", "metadata.pem")
+
+
+@app.command()
+@local
+def certificates(
+    call: Call,
+    directory: Annotated[str, typer.Argument(metavar="DIR", help="the folder; what is in it stays")],
+    *,
+    host: Annotated[list[str] | None, typer.Option("--host", help="a name or address of brokers, besides those of loopback")] = None,
+    etcd_host: Annotated[
+        list[str] | None, typer.Option("--etcd-host", help="a name or address of an etcd, which gets certificates")
+    ] = None,
+    listener: Annotated[str, typer.Option("--listener", metavar="NAME", help="the listener where brokers log in to each other")] = LISTENER,
+    bootstrap_server: Annotated[str, typer.Option("--bootstrap-server", "-b", help="for the files of clients")] = DEFAULT_ADDRESS,
+    client_path: Annotated[str, typer.Option("--client-path", metavar="DIR", help="where the files of clients will be, if elsewhere")] = "",
+) -> ExitCode:
+    """Create an authority, certificates, passwords and settings for a cluster with TLS, logins by SCRAM and an authorizer.
+
+    Called again, it renews certificates that are near their end or lack a host, and leaves the rest. Brokers take renewed files over while
+    they run.
+    """
+    maker = system_maker()
+    loopback = list(LOOPBACK_HOSTS)
+    try:
+        material = maker.make(directory, [*loopback, *(host or [])], [*loopback, *etcd_host] if etcd_host else ())
+        maker.write(f"{material.directory}/{BROKER_PROPERTIES}", properties(broker_settings(material, listener)))
+        write_client_files(maker, material, bootstrap_server, f"{material.directory}/{CLIENT_FOLDER}", client_path)
+    except StorageError as error:
+        raise CommandError(f"{error}.") from error
+    except OSError as error:
+        raise CommandError(f"{error.filename or directory}: {error.strerror or error}.") from error
+    _print(call, material)
+    return ExitCode.DONE
+
+
+def _print(call: Call, material: Material) -> None:
+    files = [f"{material.directory}/{name}" for name in _SHOWN if Path(f"{material.directory}/{name}").exists()]
+    if call.output is Output.JSON:
+        print_json({"directory": material.directory, "files": files, "users": [ADMIN, BROKER]})
+        return
+    print(*files, f"{material.directory}/{CLIENT_FOLDER}/", sep="\n")
+    for user in (ADMIN, BROKER):
+        print(f"before the first start: lowtide users add {user} --log-dirs LOG_DIR --password-file {material.directory}/{user}.password")

@@ -1,0 +1,147 @@
+"""`lowtide records produce`: values, or lines of standard input, as records of a topic.
+
+What is there is sent at once: the lines that one read brings are the batches of one flush. A line that is typed goes alone, lines of a
+file go in batches. The producer is the pipeline's: idempotent, acknowledged by all in-sync replicas. A key goes to the partition to
+which Java's clients send it; records without one stay together for a flush.
+
+Guards: a line is bounded (`LINE_BYTES_MAX`), and with it what is held of the input.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated, Final
+
+import typer
+
+from lowtide.admin.errors import AdminError
+from lowtide.admin.settings import SettingsError
+from lowtide.cli.call import SettingsCall, network_error, unhurried
+from lowtide.cli.one_partition import one_partition
+from lowtide.cli.outcome import CommandError, ExitCode, misused
+from lowtide.cli.printing import Output, plural, print_json, remark
+from lowtide.cli.record_lines import LineError, LineForm, LineReader
+from lowtide.pipeline.outbox import Limits
+from lowtide.pipeline.partition_batches import ProduceError
+from lowtide.pipeline.producer import Producer
+from lowtide.pipeline.producer_settings import ProducerSettings
+from lowtide.protocol.batch_building import UnplacedRecord, build_batch
+from lowtide.protocol.compression import Compression
+from lowtide.protocol.key_hash import partition_of_key
+from lowtide.protocol.types import TopicPartition
+from lowtide.runtime.clock import SystemClock
+from lowtide.runtime.process import standard_input
+
+LINE_BYTES_MAX: Final = 16 << 20
+"""One line. Topics take a megabyte unless `max.message.bytes` says otherwise."""
+
+READ_BYTES: Final = 256 << 10
+"""What one read of standard input brings at most."""
+
+_COMPRESSIONS: Final = tuple(codec.name.lower() for codec in Compression)
+
+
+@unhurried
+def produce(  # its options are its parameters
+    call: SettingsCall,
+    target: Annotated[str, typer.Argument(metavar="TOPIC[:PARTITION]", help="flights, or flights:3 for all of them to one partition")],
+    values: Annotated[
+        list[str] | None, typer.Argument(metavar="[VALUE]…", help="a record each; without any, lines of standard input")
+    ] = None,
+    *,
+    key: Annotated[str | None, typer.Option("--key", metavar="TEXT", help="the key of all records")] = None,
+    separator: Annotated[
+        str | None, typer.Option("--separator", metavar="TEXT", help="each line is a key, this, and a value: `--separator :`")
+    ] = None,
+    header: Annotated[list[str] | None, typer.Option("--header", metavar="NAME=TEXT", help="of all records; may be repeated")] = None,
+    form: Annotated[
+        LineForm, typer.Option("--format", help="how lines are written; json is what `records show -o json` prints")
+    ] = LineForm.TEXT,
+    compression: Annotated[str, typer.Option("--compression", metavar="CODEC", help=", ".join(_COMPRESSIONS))] = "none",
+) -> ExitCode:
+    """Write records: each VALUE, or each line of standard input.
+
+    A record is done when all in-sync replicas have it. Retries neither lose nor double one. With --format json a line is an object with
+    value, and perhaps key, headers and timestamp.
+    """
+    to = one_partition(target, otherwise=-1)
+    if compression not in _COMPRESSIONS:
+        raise misused(f"--compression {compression} is not possible: allowed are {', '.join(_COMPRESSIONS)}.")
+    try:
+        reader = LineReader(form=form, key=key, separator=separator, headers=header or [])
+    except ValueError as error:
+        raise misused(f"{error}.") from None
+    limits = Limits(delivery_timeout_ms=call.timeout_ms)
+    settings = ProducerSettings(
+        client=call.settings, limits=limits, compression=Compression[compression.upper()], max_block_ms=call.timeout_ms
+    )
+    if values:
+        pieces: Iterable[list[bytes]] = [[value.encode("utf-8", "surrogateescape") for value in values]]
+    else:
+        if sys.stdin is not None and sys.stdin.isatty():
+            remark("Each line becomes a record. Ctrl-D ends.")
+        pieces = lines_of(standard_input(READ_BYTES))
+    written = _write(settings, to, reader, pieces)
+    if call.output is Output.JSON:
+        print_json({"topic": to.topic, "records": written})
+    else:
+        print(f"{to.topic}: {plural(written, 'record')}")
+    return ExitCode.DONE
+
+
+def lines_of(pieces: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """The whole lines that each piece completes, without their ends; the last line may lack its end. Errors: CommandError."""
+    rest = b""
+    for piece in pieces:
+        *lines, rest = (rest + piece).split(b"\n")
+        if len(rest) > LINE_BYTES_MAX or any(len(line) > LINE_BYTES_MAX for line in lines):
+            message = f"a line is longer than {LINE_BYTES_MAX:,} bytes."
+            raise CommandError(message)
+        if lines:
+            yield [line.removesuffix(b"\r") for line in lines]
+    if rest:
+        yield [rest]
+
+
+def _write(settings: ProducerSettings, target: TopicPartition, reader: LineReader, pieces: Iterable[list[bytes]]) -> int:
+    """Write all; returns how many records. Errors: CommandError, which says how many were written before."""
+    producer, clock = Producer(settings), SystemClock()
+    try:
+        for turn, lines in enumerate(pieces):
+            records = [reader.read(line, clock.wall_ms()) for line in lines if line or reader.takes_empty_lines]
+            available = producer.learn_topic(target.topic)
+            count = producer.cluster.leaders.partition_count(target.topic)
+            if target.partition >= count:
+                message = f"topic {target.topic} has no partition {target.partition}: it has {plural(count, 'partition')}"
+                raise CommandError(f"{message}{_so_far(producer)}.")
+            for partition, several in _placed(records, target.partition, available[turn % len(available)], count).items():
+                batch = bytearray(build_batch(several, compression=settings.compression))
+                producer.add(TopicPartition(target.topic, partition), batch, len(several))
+            producer.flush()
+        return producer.acknowledged_records
+    except LineError as error:
+        raise CommandError(f"{error}{_so_far(producer)}.") from None
+    except ProduceError as error:
+        raise CommandError(f"{error}{_so_far(producer)}.") from error
+    except AdminError as error:
+        raise network_error(error) from error
+    except SettingsError as error:
+        raise CommandError(str(error), ExitCode.MISUSED) from error
+    finally:
+        producer.close()
+
+
+def _so_far(producer: Producer) -> str:
+    count = producer.acknowledged_records
+    return f"; {plural(count, 'record')} {'is' if count == 1 else 'are'} written" if count else "; nothing is written"
+
+
+def _placed(records: Sequence[UnplacedRecord], given: int, keyless: int, count: int) -> dict[int, list[UnplacedRecord]]:
+    """Records by partition: the given one (-1: none is), that of the key, or the one of this flush."""
+    found: defaultdict[int, list[UnplacedRecord]] = defaultdict(list)
+    for record in records:
+        key = record[1]
+        found[given if given >= 0 else keyless if key is None else partition_of_key(key, count)].append(record)
+    return found

@@ -1,0 +1,325 @@
+"""What `lowtide top` shows of two samples: rows of each table, pure; and these as tables of a terminal, as many rows as fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from lowtide.admin.retained import duration, size
+from lowtide.cli.printing import plural, printable
+from lowtide.cli.top_sample import Sample
+from lowtide.protocol.messages.describe_health import LagHistogram
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+ROWS_LEAST: Final = 3
+"""Of each table, however low the terminal is."""
+
+_LINES_BESIDES: Final = 3
+"""Lines of a table that are no rows: an empty one, its title, its columns."""
+
+_SHARE: Final = 0.99
+
+
+class TopicOrder(Enum):
+    """By what topics are sorted."""
+
+    RATE = "records/s"
+    BYTES = "bytes"
+    NAME = "name"
+
+
+class TopicRow(NamedTuple):
+    """A topic; what is not known is None."""
+
+    topic: str
+    partitions: int
+    records_a_second: float | None
+    bytes: int | None
+    remark: str
+
+
+class BrokerRow(NamedTuple):
+    """A broker. Times are milliseconds; `lag_ms` and `held_ms` are what 99 of 100 samples since the last sample stay below."""
+
+    broker: int
+    address: str
+    is_controller: bool
+    up_ms: int | None
+    connections: int | None
+    lag_ms: float | None
+    held_ms: float | None
+    waiting_deletes: int | None
+
+
+class DiskRow(NamedTuple):
+    """A log directory; `other` is what of its volume belongs to none of its logs and is not free."""
+
+    broker: int
+    path: str
+    live: int | None
+    deleted: int | None
+    other: int | None
+    free: int | None
+
+
+class GroupRow(NamedTuple):
+    """A group, with the records that it is behind in all of its partitions; None where an end is not known."""
+
+    group: str
+    behind: int | None
+    partitions: int
+    worst: str
+
+
+class DeleteRow(NamedTuple):
+    """A delete that waits."""
+
+    partition: str
+    offset: int
+    leader: int
+    waits_ms: int
+    waits_for: str
+    principal: str | None
+
+
+class View(NamedTuple):
+    """All rows of a moment."""
+
+    brokers: list[BrokerRow]
+    disks: list[DiskRow]
+    topics: list[TopicRow]
+    deletes: list[DeleteRow]
+    groups: list[GroupRow]
+
+
+def view_of(sample: Sample, before: Sample | None, order: TopicOrder) -> View:
+    """The rows of a sample; rates and latenesses since the one before."""
+    return View(
+        brokers=_brokers(sample, before),
+        disks=_disks(sample),
+        topics=_topics(sample, before, order),
+        deletes=[
+            DeleteRow(
+                partition=f"{row.topic}-{row.partition_index}",
+                offset=row.offset,
+                leader=leader,
+                waits_ms=max(sample.deletes[leader].described_at_ms - row.asked_at_ms, 0),
+                waits_for=_waits_for(row),
+                principal=None if row.origin is None else row.origin.principal,
+            )
+            for leader, row in sample.waiting
+        ],
+        groups=_groups(sample),
+    )
+
+
+def _waits_for(row: Any) -> str:
+    if row.log_start_offset < row.offset:
+        return "the leader's disk"
+    followers = [f"broker {each.broker_id} (at {each.log_start_offset})" for each in row.followers]
+    return ", ".join(followers) or "the next look"
+
+
+def _brokers(sample: Sample, before: Sample | None) -> list[BrokerRow]:
+    if sample.cluster is None:
+        return []
+    rows = []
+    for broker in sample.cluster.brokers:
+        broker_id = broker.broker_id
+        now = sample.health.get(broker_id)
+        then = None if before is None else before.health.get(broker_id)
+        rows.append(
+            BrokerRow(
+                broker=broker_id,
+                address=str(broker.address),
+                is_controller=broker_id == sample.cluster.controller_id,
+                up_ms=None if now is None else now.up_ms,
+                connections=None if now is None else now.connections,
+                lag_ms=None if now is None else high_share(now.lag, None if then is None else then.lag),
+                held_ms=None if now is None else high_share(now.held, None if then is None else then.held),
+                waiting_deletes=None if now is None else now.waiting_deletes,
+            )
+        )
+    return rows
+
+
+def high_share(now: LagHistogram | None, before: LagHistogram | None) -> float | None:
+    """The bound below which 99 of 100 samples stay that came between two histograms; the largest sample where there is no bound."""
+    if now is None or not now.count:
+        return None
+    counts = [each.count for each in now.buckets]
+    if before is not None and now.count - before.count > 0:
+        counts = [count - each.count for count, each in zip(counts, before.buckets, strict=True)]
+    seen, all_of_them = 0, sum(counts)
+    for bucket, count in zip(now.buckets, counts, strict=True):
+        seen += count
+        if seen >= all_of_them * _SHARE:
+            return bucket.up_to_ms if bucket.up_to_ms >= 0 else now.max_ms
+    return now.max_ms
+
+
+def _disks(sample: Sample) -> list[DiskRow]:
+    deleted = {
+        (broker_id, row.path): row for broker_id, health in sample.health.items() for row in health.log_dirs if row.deleted_bytes >= 0
+    }
+    rows = []
+    for broker_id, directories in sorted(sample.log_dirs.items()):
+        for path, directory in sorted(directories.items()):
+            live = None if directory.error is not None else sum(each.size_bytes for each in directory.replicas.values())
+            known = deleted.get((broker_id, path))
+            waiting = None if known is None else known.deleted_bytes
+            live = live if live is None or known is None else known.live_bytes
+            free = directory.usable_bytes if directory.usable_bytes >= 0 else None
+            total = directory.total_bytes if directory.total_bytes >= 0 else None
+            other = None if live is None or free is None or total is None else max(total - free - live - (waiting or 0), 0)
+            rows.append(DiskRow(broker_id, path, live, waiting, other, free))
+    return rows
+
+
+def _topics(sample: Sample, before: Sample | None, order: TopicOrder) -> list[TopicRow]:
+    sizes = sample.topic_bytes
+    passed_s = 0.0 if before is None else (sample.at_ms - before.at_ms) / 1000
+    rows = []
+    for name, topic in sample.topics.items():
+        then = None if before is None else before.topics.get(name)
+        rate = None
+        if then is not None and then.end is not None and topic.end is not None and passed_s > 0:
+            rate = max(topic.end - then.end, 0) / passed_s
+        remarks = [f"{topic.without_leader} without leader"] if topic.without_leader else []
+        remarks += [f"{topic.under_replicated} under-replicated"] if topic.under_replicated else []
+        rows.append(TopicRow(name, topic.partitions, rate, sizes.get(name), ", ".join(remarks)))
+    keys: Mapping[TopicOrder, Callable[[TopicRow], Any]] = {
+        TopicOrder.RATE: lambda row: (-(row.records_a_second or 0), row.topic),
+        TopicOrder.BYTES: lambda row: (-(row.bytes or 0), row.topic),
+        TopicOrder.NAME: lambda row: row.topic,
+    }
+    return sorted(rows, key=keys[order])
+
+
+def _groups(sample: Sample) -> list[GroupRow]:
+    rows = []
+    for name, lags in sample.groups.items():
+        known = [(each.records, each) for each in lags if each.records is not None]
+        worst = max(known, key=lambda each: each[0], default=None)
+        behind = sum(count for count, _ in known) if len(known) == len(lags) else None
+        rows.append(GroupRow(name, behind, len(lags), "" if worst is None or not worst[0] else f"{worst[1].partition}: {worst[0]:,}"))
+    return sorted(rows, key=lambda row: (-(row.behind or 0), row.group))
+
+
+def as_value(sample: Sample, view: View) -> dict[str, Any]:
+    """All of it for programs: what is not known is null."""
+    return {
+        "cluster_id": None if sample.cluster is None else sample.cluster.cluster_id,
+        "brokers": [row._asdict() for row in view.brokers],
+        "disks": [row._asdict() for row in view.disks],
+        "topics": [row._asdict() for row in view.topics],
+        "deletes_waiting": [row._asdict() for row in view.deletes] if sample.has_lowtide else None,
+        "groups": [row._asdict() for row in view.groups],
+        "silent": list(sample.silent),
+    }
+
+
+# ------------------------------------------------------------------ for a terminal
+class Titled(NamedTuple):
+    """A table: its title, its columns (those that end in a colon stand right), and the texts of its rows."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+def tables(sample: Sample, view: View, order: TopicOrder) -> list[Titled]:
+    """The tables in their order; what only Lowtide's brokers tell is left out where there are none."""
+    own = sample.has_lowtide
+    broker_columns = ["broker", "address", *(["up:", "connections:", "lag p99:", "held p99:", "deletes wait:"] if own else [])]
+    brokers = [
+        [
+            f"{row.broker}{' *' if row.is_controller else ''}",
+            row.address,
+            *([_time(row.up_ms), _count(row.connections), _ms(row.lag_ms), _ms(row.held_ms), _count(row.waiting_deletes)] if own else []),
+        ]
+        for row in view.brokers
+    ]
+    disk_columns = ["broker", "log directory", "live:", *(["deleted, not freed:"] if own else []), "other:", "free:"]
+    disks = [
+        [str(row.broker), row.path, _bytes(row.live), *([_bytes(row.deleted)] if own else []), _bytes(row.other), _bytes(row.free)]
+        for row in view.disks
+    ]
+    topics = [
+        [
+            row.topic,
+            f"{row.partitions:,}",
+            "-" if row.records_a_second is None else f"{row.records_a_second:,.0f}",
+            _bytes(row.bytes),
+            row.remark,
+        ]
+        for row in view.topics
+    ]
+    found = [
+        Titled("Brokers (* controller)", broker_columns, brokers),
+        Titled("Disks", disk_columns, disks),
+        Titled(f"Topics, by {order.value}", ["topic", "partitions:", "records/s:", "bytes:", ""], topics),
+    ]
+    if own:
+        deletes = [
+            [row.partition, f"{row.offset:,}", str(row.leader), duration(row.waits_ms), row.waits_for, row.principal or "-"]
+            for row in view.deletes
+        ]
+        found.append(Titled("Deletes that wait", ["partition", "to offset:", "leader:", "since:", "for", "of"], deletes))
+    groups = [[row.group, _count(row.behind), f"{row.partitions:,}", row.worst] for row in view.groups]
+    found.append(Titled("Groups, by lag", ["group", "behind:", "partitions:", "most behind"], groups))
+    return found
+
+
+def _count(number: int | None) -> str:
+    return "-" if number is None or number < 0 else f"{number:,}"
+
+
+def _bytes(number: int | None) -> str:
+    return "-" if number is None else size(number)
+
+
+def _ms(number: float | None) -> str:
+    return "-" if number is None else f"{number:,.0f} ms"
+
+
+def _time(ms: int | None) -> str:
+    return "-" if ms is None else duration(ms)
+
+
+def rows_of_each(counts: Sequence[int], height: int) -> list[int]:
+    """How many rows of each table are shown in `height` lines: all of small ones, and the large ones share what is left."""
+    room = max(height - _LINES_BESIDES * len(counts), ROWS_LEAST * len(counts))
+    shown = [min(count, ROWS_LEAST) for count in counts]
+    room -= sum(shown)
+    while room > 0 and any(count > some for count, some in zip(counts, shown, strict=True)):
+        for place, count in enumerate(counts):
+            if room > 0 and count > shown[place]:
+                shown[place] += 1
+                room -= 1
+    return shown
+
+
+def screen(found: Sequence[Titled], headline: str, silent: Sequence[str], height: int | None) -> RenderableType:
+    """The tables for a terminal of a height; all rows without one."""
+    from rich.console import Group  # noqa: PLC0415 - other commands do without
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    parts: list[RenderableType] = [Text(printable(headline), style="bold", no_wrap=True, overflow="ellipsis")]
+    parts += [Text(printable(each), style="red", no_wrap=True, overflow="ellipsis") for each in silent[:ROWS_LEAST]]
+    counts = [len(each.rows) for each in found]
+    shown = counts if height is None else rows_of_each(counts, height - len(parts))
+    for each, count in zip(found, shown, strict=True):
+        more = f"; {plural(len(each.rows) - count, 'more row')}" if len(each.rows) > count else ""
+        made = Table(box=None, pad_edge=False)
+        for column in each.columns:
+            title, is_number = column.removesuffix(":"), column.endswith(":")
+            made.add_column(title, justify="right" if is_number else "left", no_wrap=True, overflow="ellipsis", header_style="dim")
+        for row in each.rows[:count]:
+            made.add_row(*(Text(printable(cell)) for cell in row))
+        parts += [Text(""), Text(f"{each.title}{more}", style="bold", no_wrap=True, overflow="ellipsis"), made]
+    return Group(*parts)

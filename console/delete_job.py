@@ -1,0 +1,203 @@
+"""A delete of records from the page: carried out with its progress to be seen.
+
+What is deleted is the plan that was shown, and nothing else. Progress has four steps: asked, deleted at the
+leader, at every replica (the answer), and files freed, which is watched until the bytes that the rehearsal names are free or for
+`FREED_MS_MAX`: files go by whole segments, and `file.delete.delay.ms` after they left the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from lowtide.admin.delete_plan import Plan, PlannedDelete
+from lowtide.admin.deletion import DeletedRecords, DeleteResult
+from lowtide.admin.errors import AdminError
+from lowtide.admin.offsets import ListedOffset, OffsetSpec
+from lowtide.console.answers import sentence_of
+from lowtide.protocol.types import TopicPartition
+
+if TYPE_CHECKING:
+    from lowtide.admin.client import AdminClient
+    from lowtide.runtime.clock import Clock
+
+DELETE_S: Final = 60.0
+WATCH_S: Final = 0.5
+"""Between two looks at log starts and bytes."""
+
+FREED_MS_MAX: Final = 150_000
+"""How long freed bytes are watched: files go a minute after a delete, by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeletePlan:
+    """What was shown."""
+
+    plan: Plan
+    target: str
+    leader_only: bool
+    segments: Mapping[TopicPartition, Mapping[str, Any]] = field(default_factory=dict)
+    """What is freed of each partition's segments, where the brokers tell."""
+
+
+def plan_value(plan: DeletePlan) -> dict[str, Any]:
+    """For the page."""
+    return {
+        "target": plan.target,
+        "leader_only": plan.leader_only,
+        "records": plan.plan.records,
+        "bytes": plan.plan.bytes,
+        "partitions": [_row(each, plan.segments.get(each.partition)) for each in plan.plan.deletes],
+    }
+
+
+def _row(each: PlannedDelete, freed: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {
+        "topic": each.partition.topic,
+        "partition": each.partition.partition,
+        "log_start": each.log_start,
+        "log_end": each.log_end,
+        "delete_to": each.delete_to,
+        "records": each.records,
+        "bytes": each.bytes,
+        "reason": each.reason,
+        "freed": freed,
+    }
+
+
+class DeleteJob:
+    """One delete. `run` once; `value` at any time."""
+
+    def __init__(self, client: AdminClient, plan: DeletePlan, clock: Clock) -> None:
+        self._client = client
+        self._clock = clock
+        self.plan = plan
+        self.times: dict[str, int] = {"asked": clock.wall_ms()}
+        """Wall-clock milliseconds of each step that is done for all partitions."""
+        self._begun_ms = clock.monotonic_ms()
+        self._starts: dict[TopicPartition, int] = {}
+        self._results: Mapping[TopicPartition, DeleteResult] = {}
+        self._bytes_before: int | None = None
+        self._bytes_now: int | None = None
+        self._error: str | None = None
+        self.is_over = False
+
+    @property
+    def _expected_bytes(self) -> int | None:
+        """What is to be freed on all disks, where the brokers tell."""
+        found = [each["on_all_disks"] for each in self.plan.segments.values()]
+        return sum(found) if found else None
+
+    async def run(self) -> None:
+        """Delete, and watch until the bytes are free."""
+        offsets = self.plan.plan.offsets
+        try:
+            self._bytes_before = self._bytes_now = await self._bytes()
+            deleting = asyncio.ensure_future(self._delete(offsets))  # noqa: TID251 - awaited below, whatever happens
+            try:
+                while not deleting.done():
+                    await asyncio.wait([deleting], timeout=WATCH_S)
+                    await self._look(offsets)
+                self._results = await deleting
+            finally:
+                deleting.cancel()
+            await self._look(offsets)
+            if all(isinstance(each, DeletedRecords) for each in self._results.values()):
+                self.times.setdefault("leader", self._clock.wall_ms())
+                self.times["replicas"] = self._clock.wall_ms()
+                await self._watch_bytes()
+        except AdminError as error:
+            self._error = sentence_of(error)
+        finally:
+            self.is_over = True
+
+    async def _delete(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, DeleteResult]:
+        return await self._client.delete_records(
+            offsets, leader_only=self.plan.leader_only, timeout=DELETE_S, topic_ids=self.plan.plan.topic_ids
+        )
+
+    async def _look(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Where the leaders' logs start now."""
+        found = await self._client.list_offsets(dict.fromkeys(offsets, OffsetSpec.EARLIEST))
+        self._starts |= {key: each.offset for key, each in found.items() if isinstance(each, ListedOffset)}
+        if all(self._starts.get(key, -1) >= offset for key, offset in offsets.items()):
+            self.times.setdefault("leader", self._clock.wall_ms())
+
+    async def _watch_bytes(self) -> None:
+        """Until as much is free as was to be freed."""
+        expected = self._expected_bytes
+        until_ms = self._clock.monotonic_ms() + FREED_MS_MAX
+        while self._bytes_before is not None and self._clock.monotonic_ms() < until_ms:
+            self._bytes_now = await self._bytes()
+            if expected is not None and self._freed() >= expected:
+                self.times["freed"] = self._clock.wall_ms()
+                return
+            if expected is None and self._freed() > 0:
+                self.times.setdefault("freed", self._clock.wall_ms())
+            await asyncio.sleep(WATCH_S)
+
+    def _freed(self) -> int:
+        if self._bytes_before is None or self._bytes_now is None:
+            return 0
+        return max(0, self._bytes_before - self._bytes_now)
+
+    async def _bytes(self) -> int | None:
+        """Of the partitions on all disks, with what left the logs and takes room still; None where brokers do not say."""
+        live = await self._live_bytes()
+        return None if live is None else live + await self._deleted_bytes()
+
+    async def _deleted_bytes(self) -> int:
+        """In the log directories of brokers that tell it: of other deletes too."""
+        if not self.plan.segments:
+            return 0
+        try:
+            answers = await self._client.describe_health()
+        except AdminError:
+            return 0
+        found = [each for each in answers.values() if not isinstance(each, AdminError)]
+        return sum(max(0, directory.deleted_bytes) for each in found for directory in each.log_dirs)
+
+    async def _live_bytes(self) -> int | None:
+        try:
+            answers = await self._client.describe_log_dirs(partitions=list(self.plan.plan.offsets))
+        except AdminError:
+            return None
+        found = [each for each in answers.values() if not isinstance(each, AdminError)]
+        return sum(replica.size_bytes for each in found for directory in each.values() for replica in directory.replicas.values())
+
+    def value(self) -> dict[str, Any]:
+        """For the page."""
+        return {
+            "target": self.plan.target,
+            "leader_only": self.plan.leader_only,
+            "over": self.is_over,
+            "error": self._error,
+            "times": self.times,
+            "records": self.plan.plan.records,
+            "expected_bytes": self._expected_bytes,
+            "freed_bytes": None if self._bytes_before is None else self._freed(),
+            "partitions": [self._partition(each) for each in self.plan.plan.deletes],
+        }
+
+    def _partition(self, each: PlannedDelete) -> dict[str, Any]:
+        result = self._results.get(each.partition)
+        done = isinstance(result, DeletedRecords)
+        start = self._starts.get(each.partition)
+        reached = start is not None and each.delete_to is not None and start >= each.delete_to
+        return {
+            "topic": each.partition.topic,
+            "partition": each.partition.partition,
+            "delete_to": each.delete_to,
+            "records": each.records,
+            "log_start": start,
+            "low_watermark": result.low_watermark if isinstance(result, DeletedRecords) else None,
+            "state": "done" if done else "failed" if result is not None or each.reason else "leader" if reached else "asked",
+            "error": each.reason if result is None or done else sentence_of(result),  # type: ignore[arg-type]
+        }
+
+
+def jobs_value(jobs: Sequence[tuple[str, DeleteJob]]) -> list[dict[str, Any]]:
+    """The last one first."""
+    return [{"id": job_id, **job.value()} for job_id, job in reversed(jobs)]

@@ -1,0 +1,84 @@
+"""What a broker reports in the metadata besides its registration: that it wants to stop, and which replicas it can't serve.
+
+Guards: a report is written under the lease of the registration, and fenced by it; one that changed is written as soon as the store can be
+reached.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from lowtide.metadata import keys
+from lowtide.metadata.broker_image import Replicas, encode_replicas
+from lowtide.metadata.changes import ChangePlan, Step
+from lowtide.metadata.errors import ConflictError, FencedError
+from lowtide.metadata.records import encode
+from lowtide.metadata.store import ABSENT, AmbiguousError, Compare, LeaseGoneError, MetadataStore, Put, UnavailableError
+from lowtide.metadata.writer import Retry
+
+if TYPE_CHECKING:
+    from lowtide.metadata.held_registration import HeldRegistration
+    from lowtide.metadata.store_guard import StoreGuard
+
+
+class BrokerReports:
+    """Part of a session, used from its loop."""
+
+    def __init__(self, held: HeldRegistration, store: MetadataStore, store_guard: StoreGuard, prefix: bytes) -> None:
+        self.offline: Replicas = {}
+        """The replicas that can't be served here."""
+        self._held = held
+        self._store = store
+        self._store_guard = store_guard
+        self._prefix = prefix
+        self._stops = False
+        self._changed = asyncio.Event()
+
+    def begin_controlled_shutdown(self) -> None:
+        """Report that this broker wants to stop."""
+        self._stops = True
+        self.wake()
+
+    def set_offline(self, replicas: Replicas) -> None:
+        """Report that exactly these replicas can't be served here."""
+        if replicas != self.offline:
+            self.offline = replicas
+            self.wake()
+
+    def wake(self) -> None:
+        """Have `report` look at what is written: the registration is a new one, or the lease was renewed."""
+        self._changed.set()
+
+    async def report(self) -> None:
+        """Write what is to be reported, whenever that changes; endless."""
+        retry = Retry()
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            try:
+                await self._write()
+            except (ConflictError, FencedError, UnavailableError, AmbiguousError, LeaseGoneError):
+                await retry.wait()
+                self._changed.set()
+            else:
+                retry = Retry()
+
+    async def _write(self) -> None:
+        if self._held.broker_epoch == 0:
+            return  # A new registration brings them along, or writes them then.
+        written = self._held.image.offline_replicas.get(self._held.broker_id, {})
+        if written != self.offline:
+            await self._put(keys.offline(self._held.broker_id), encode(encode_replicas(self.offline)))
+        if self._stops:
+            await self._put(keys.shutdown(self._held.broker_id), encode(self._held.broker_epoch))
+        if (witness := self._store_guard.witness()) is not None:
+            await self._held.commit(ChangePlan((witness,), needs_controller=False))
+
+    async def _put(self, key: bytes, value: bytes) -> None:
+        """Have a key say this, with our lease. Only one process writes it; the comparison is for its own attempts that come late."""
+        pair = await self._store.get(self._prefix + key)
+        if pair is not None and (pair.value, pair.lease) == (value, self._held.lease_id):
+            return
+        unchanged = Compare(key, "modify", "==", ABSENT if pair is None else pair.modify_revision)
+        await self._held.commit(ChangePlan((Step((Put(key, value, self._held.lease_id),), (unchanged,)),), needs_controller=False))

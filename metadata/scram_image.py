@@ -1,0 +1,83 @@
+"""The SCRAM credentials of a cluster's users as a broker sees them: part of the metadata image.
+
+Guards: as the image, nothing that was handed out changes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from lowtide.metadata import keys
+from lowtide.metadata.records import ScramRecord, ScramSecretRecord, decode
+from lowtide.protocol.scram import ScramCredential, ScramMechanism
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lowtide.metadata.store import Event, KeyValue, Revision
+
+
+class KeptCredential(msgspec.Struct, frozen=True, gc=False):
+    """The credential of one user, with the revision that a change of it must compare with."""
+
+    credential: ScramCredential
+    modify_revision: Revision
+
+
+def credential_of_record(record: ScramRecord) -> ScramCredential:
+    """A credential as it is kept."""
+    return ScramCredential(record.salt, record.stored_key, record.server_key, record.iterations)
+
+
+class ScramImage(msgspec.Struct, frozen=True):
+    """All credentials, by mechanism and user. `secret` makes the salts of users that there aren't; empty until a first user was added."""
+
+    users: Mapping[ScramMechanism, Mapping[str, KeptCredential]] = {}
+    secret: bytes = b""
+
+    def of(self, mechanism: ScramMechanism, user: str) -> ScramCredential | None:
+        """The credential of a user, None if there is none."""
+        found = self.users.get(mechanism, {}).get(user)
+        return None if found is None else found.credential
+
+    def any_of(self, mechanism: ScramMechanism) -> ScramCredential | None:
+        """Some credential of the mechanism, the same one as long as it exists."""
+        return next((each.credential for each in self.users.get(mechanism, {}).values()), None)
+
+
+NO_SCRAM: Final = ScramImage()
+
+
+class ScramChange:
+    """One step from an image to the next. Copies a mapping at most once, and only if it changes."""
+
+    def __init__(self, image: ScramImage) -> None:
+        self._old = image
+        self._users: dict[ScramMechanism, dict[str, KeptCredential]] = {}
+        self._secret = image.secret
+
+    def apply(self, key: bytes, change: KeyValue | Event) -> None:
+        """Take over the change of a key that begins with `keys.SCRAM`. Errors: MetadataCorruptError."""
+        if key == keys.SCRAM_SECRET:
+            self._secret = b"" if change.value is None else decode(key, change.value, ScramSecretRecord).secret
+            return
+        named = keys.parse_scram(key)
+        if named is None:
+            return  # Of a later version, with another mechanism.
+        mechanism, user = named
+        users = self._users.get(mechanism)
+        if users is None:
+            users = self._users[mechanism] = dict(self._old.users.get(mechanism, {}))
+        if change.value is None:
+            users.pop(user, None)
+        else:
+            record = decode(key, change.value, ScramRecord)
+            users[user] = KeptCredential(credential_of_record(record), change.modify_revision)
+
+    def finish(self) -> ScramImage:
+        """The new image, the old one where nothing changed."""
+        if not self._users and self._secret == self._old.secret:
+            return self._old
+        return ScramImage({**self._old.users, **self._users}, self._secret)

@@ -1,0 +1,153 @@
+"""Record batches built from records, byte by byte as `records.py` describes them.
+
+    >>> from lowtide.protocol.records import read_batch_header
+    >>> batch = build_batch([(1_600_000_000_000, b"k", b"v", ())])
+    >>> read_batch_header(batch).record_count, len(batch)
+    (1, 70)
+    >>> batch[61:].hex(" ")
+    '10 00 00 00 02 6b 02 76 00'
+
+Slow by design, an object per record: for tools, tests and what a broker rewrites. What a broker writes itself per request is built by
+`plain_batches.py`. Source: Kafka's `DefaultRecordBatch` and `DefaultRecord`.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from crc32c import crc32c
+
+from lowtide.protocol.compression import Buffer, Compression, compress
+from lowtide.protocol.records import CURRENT_MAGIC, SMALLEST_BATCH_LENGTH, VARINT_CONTINUES, BatchHeader, Header, TimestampType
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lowtide.protocol.types import LeaderEpoch, Offset, ProducerEpoch, ProducerId
+
+_AFTER_CRC_STRUCT = struct.Struct(">hiqqqhii")
+_BEFORE_CRC_STRUCT = struct.Struct(">qiibI")
+
+UnplacedRecord: TypeAlias = "tuple[int, bytes | None, bytes | None, Sequence[Header]]"
+"""A record without an offset: timestamp in milliseconds, key, value, headers."""
+
+
+def append_varint(out: bytearray, value: int) -> None:
+    """Append `value` (64 bits, signed) as a zigzag varint."""
+    assert -(2**63) <= value < 2**63, value
+    raw = (value << 1) ^ (value >> 63)
+    while raw >= VARINT_CONTINUES:
+        out.append(raw & 0x7F | VARINT_CONTINUES)
+        raw >>= 7
+    out.append(raw)
+
+
+def append_record(
+    out: bytearray, timestamp_delta: int, offset_delta: int, key: bytes | None, value: bytes | None, *, headers: Sequence[Header] = ()
+) -> None:
+    """Append one record in the batch's format."""
+    fields = [b"\0", _varint(timestamp_delta), _varint(offset_delta)]
+    _append_bytes(fields, key)
+    _append_bytes(fields, value)
+    fields.append(_varint(len(headers)))
+    for name, content in headers:
+        _append_bytes(fields, name)
+        _append_bytes(fields, content)
+    body = b"".join(fields)
+    out += _varint(len(body))
+    out += body
+
+
+def _append_bytes(fields: list[bytes], content: bytes | None) -> None:
+    if content is None:
+        fields.append(_ABSENT)
+    else:
+        fields.append(_varint(len(content)))
+        fields.append(content)
+
+
+def _varint(value: int) -> bytes:
+    """A zigzag varint. Deltas and lengths are small more often than not: those are there already."""
+    return _SMALL_VARINTS[value] if 0 <= value < _SMALL_VARINTS_COUNT else _encode_varint(value)
+
+
+def _encode_varint(value: int) -> bytes:
+    out = bytearray()
+    append_varint(out, value)
+    return bytes(out)
+
+
+_ABSENT: Final = b"\x01"
+"""A length of -1."""
+
+_SMALL_VARINTS_COUNT: Final = 256
+_SMALL_VARINTS: Final = [_encode_varint(value) for value in range(_SMALL_VARINTS_COUNT)]
+
+
+def build_batch(  # noqa: PLR0913  fields of the header
+    records: Sequence[UnplacedRecord],
+    *,
+    base_offset: Offset = 0,
+    compression: Compression = Compression.NONE,
+    producer_id: ProducerId = -1,
+    producer_epoch: ProducerEpoch = -1,
+    base_sequence: int = -1,
+    leader_epoch: LeaderEpoch = -1,
+    is_transactional: bool = False,
+    is_control: bool = False,
+    timestamp_type: TimestampType = TimestampType.CREATE_TIME,
+) -> bytes:
+    """Build one batch from at least one record, with consecutive offsets from `base_offset` on.
+
+    Base timestamp is the first record's, as Kafka's clients write it.
+    """
+    assert records, "a batch has at least one record"
+    base_timestamp = records[0][0]
+    payload = bytearray()
+    for delta, (timestamp, key, value, headers) in enumerate(records):
+        append_record(payload, timestamp - base_timestamp, delta, key, value, headers=headers)
+    attributes = compression | timestamp_type << 3 | is_transactional << 4 | is_control << 5
+    header = BatchHeader(
+        base_offset=base_offset,
+        batch_length=0,
+        partition_leader_epoch=leader_epoch,
+        magic=CURRENT_MAGIC,
+        crc=0,
+        attributes=attributes,
+        last_offset_delta=len(records) - 1,
+        base_timestamp=base_timestamp,
+        max_timestamp=max(record[0] for record in records),
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        record_count=len(records),
+    )
+    return assemble_batch(header, compress(compression, payload))
+
+
+def assemble_batch(header: BatchHeader, payload: Buffer) -> bytes:
+    """Join a header and the (compressed) records; batch length and CRC are computed, the header's own are not looked at."""
+    after_crc = pack_after_crc(header)
+    before_crc = _BEFORE_CRC_STRUCT.pack(
+        header.base_offset,
+        SMALLEST_BATCH_LENGTH + len(payload),
+        header.partition_leader_epoch,
+        header.magic,
+        crc32c(payload, crc32c(after_crc)),
+    )
+    return b"".join((before_crc, after_crc, payload))
+
+
+def pack_after_crc(header: BatchHeader) -> bytes:
+    """The forty bytes from the attributes to the record count."""
+    return _AFTER_CRC_STRUCT.pack(
+        header.attributes,
+        header.last_offset_delta,
+        header.base_timestamp,
+        header.max_timestamp,
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        header.record_count,
+    )

@@ -1,0 +1,85 @@
+"""Control batches: the markers that end a producer's transaction on one partition.
+
+A control batch has one record, whose key says how the transaction ended and whose value has the epoch of the coordinator that ended it.
+Source: KIP-98, `ControlRecordTypeSchema` and `EndTxnMarker`.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from lowtide.protocol.batch_building import build_batch
+from lowtide.protocol.compression import Buffer
+from lowtide.protocol.errors import ProtocolError
+from lowtide.protocol.records import iterate_records, read_batch_header
+
+if TYPE_CHECKING:
+    from lowtide.protocol.types import LeaderEpoch, Offset, ProducerEpoch, ProducerId
+
+_CONTROL_KEY = struct.Struct(">hh")
+_END_TRANSACTION_VALUE = struct.Struct(">hi")
+
+
+class ControlRecordType(IntEnum):
+    """What a control batch says. Source: KIP-98."""
+
+    ABORT = 0
+    COMMIT = 1
+
+
+class ControlRecord(msgspec.Struct, gc=False):
+    """The only record of a control batch: how a transaction ended, and in which epoch of its coordinator."""
+
+    type: ControlRecordType
+    coordinator_epoch: int
+
+
+def end_transaction_record(control: ControlRecord) -> tuple[bytes, bytes]:
+    """Key and value of a marker. Both start with their version, 0 (`ControlRecordTypeSchema` and `EndTxnMarker`)."""
+    return _CONTROL_KEY.pack(0, control.type), _END_TRANSACTION_VALUE.pack(0, control.coordinator_epoch)
+
+
+def build_end_transaction_marker(
+    control: ControlRecord,
+    *,
+    timestamp_ms: int,
+    producer_id: ProducerId,
+    producer_epoch: ProducerEpoch,
+    base_offset: Offset = 0,
+    leader_epoch: LeaderEpoch = -1,
+) -> bytes:
+    """Build the control batch that ends a producer's transaction on one partition. Markers have no sequence."""
+    key, value = end_transaction_record(control)
+    return build_batch(
+        [(timestamp_ms, key, value, ())],
+        base_offset=base_offset,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        leader_epoch=leader_epoch,
+        is_transactional=True,
+        is_control=True,
+    )
+
+
+def read_control_record(batch: Buffer, *, max_bytes: int) -> ControlRecord | None:
+    """Read the marker of a control batch, or None for a type that ends no transaction (Kafka's readers skip those).
+
+    None, too, for one without records: that is what compaction leaves of a marker that nothing needs.
+    Errors: ProtocolError when the batch is broken or its key or value is too short.
+    """
+    if not read_batch_header(batch).record_count:
+        return None
+    record = next(iterate_records(batch, max_bytes=max_bytes), None)
+    if record is None or record.key is None or len(record.key) < _CONTROL_KEY.size:
+        raise ProtocolError("a control batch without a control record")
+    _, control_type = _CONTROL_KEY.unpack_from(record.key)
+    if control_type not in (ControlRecordType.ABORT, ControlRecordType.COMMIT):
+        return None
+    if record.value is None or len(record.value) < _END_TRANSACTION_VALUE.size:
+        raise ProtocolError("a transaction marker without a coordinator epoch")
+    _, coordinator_epoch = _END_TRANSACTION_VALUE.unpack_from(record.value)
+    return ControlRecord(ControlRecordType(control_type), coordinator_epoch)

@@ -1,0 +1,35 @@
+"""The partition of one key, where Kafka's Java client would send it: murmur2, as `pipeline/partitioner.py` has it for whole columns.
+
+>>> partition_of_key(b"21", 1000), partition_of_key(b"foobar", 1000)
+(506, 873)
+
+Source: Kafka's `Utils.murmur2`, `BuiltInPartitioner.partitionForKey`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_SEED: Final = 0x9747B28C
+_MULTIPLIER: Final = 0x5BD1E995
+_WORD: Final = 0xFFFF_FFFF
+_POSITIVE: Final = 0x7FFF_FFFF
+
+
+def partition_of_key(key: bytes, count: int) -> int:
+    """The partition of a topic that has so many."""
+    return (murmur2(key) & _POSITIVE) % count
+
+
+def murmur2(key: bytes) -> int:
+    """The hash of a key, as an unsigned number of 32 bits."""
+    hashed = _SEED ^ len(key)
+    whole = len(key) & ~3
+    for at in range(0, whole, 4):
+        word = int.from_bytes(key[at : at + 4], "little") * _MULTIPLIER & _WORD
+        word = (word ^ word >> 24) * _MULTIPLIER & _WORD
+        hashed = (hashed * _MULTIPLIER & _WORD) ^ word
+    if whole < len(key):
+        hashed = (hashed ^ int.from_bytes(key[whole:], "little")) * _MULTIPLIER & _WORD
+    hashed = (hashed ^ hashed >> 13) * _MULTIPLIER & _WORD
+    return hashed ^ hashed >> 15

@@ -1,0 +1,48 @@
+"""CreateAcls (key 30): new rules of access control.
+
+Field by field this is Kafka's CreateAclsRequest/Response.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from lowtide.protocol.schema import ApiMessage, Int8, Int16, Int32, Message, String, Versions
+
+
+class AclCreation(Message, kw_only=True):
+    """One rule."""
+
+    resource_type: Int8
+    resource_name: String
+    resource_pattern_type: Int8 = 3
+    principal: String
+    host: String
+    operation: Int8
+    permission_type: Int8
+
+
+class CreateAclsRequest(ApiMessage, kw_only=True):
+    """The rules."""
+
+    VERSIONS: ClassVar = Versions("1-3")
+    FLEXIBLE: ClassVar = Versions("2+")
+
+    creations: list[AclCreation]
+
+
+class AclCreationResult(Message, kw_only=True):
+    """One for each rule, in the order of the request."""
+
+    error_code: Int16
+    error_message: String | None = None
+
+
+class CreateAclsResponse(ApiMessage, kw_only=True):
+    """What became of each."""
+
+    VERSIONS: ClassVar = Versions("1-3")
+    FLEXIBLE: ClassVar = Versions("2+")
+
+    throttle_time_ms: Int32 = 0
+    results: list[AclCreationResult]

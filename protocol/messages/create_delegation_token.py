@@ -1,0 +1,52 @@
+"""CreateDelegationToken (key 38): a token by which a client logs in as the principal that it is for (KIP-48, KIP-373).
+
+Field by field this is Kafka's CreateDelegationTokenRequest/Response.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from lowtide.protocol.schema import ApiMessage, Bytes, Int16, Int32, Int64, Message, String, Versions
+
+
+class CreatableRenewer(Message, kw_only=True):
+    """A principal that may renew and expire the token besides its owner."""
+
+    principal_type: String
+    principal_name: String
+
+
+class CreateDelegationTokenRequest(ApiMessage, kw_only=True):
+    """Without an owner the token is for the client itself. `max_lifetime_ms`: -1 stands for the broker's own maximum."""
+
+    VERSIONS: ClassVar = Versions("1-3")
+    FLEXIBLE: ClassVar = Versions("2+")
+
+    owner_principal_type: Annotated[String | None, Versions("3+")] = None
+    owner_principal_name: Annotated[String | None, Versions("3+")] = None
+    renewers: list[CreatableRenewer]
+    max_lifetime_ms: Int64
+
+
+class CreateDelegationTokenResponse(ApiMessage, kw_only=True):
+    """The token. Times are milliseconds since 1970; with an error they are -1, and the id and the HMAC are empty."""
+
+    VERSIONS: ClassVar = Versions("1-3")
+    FLEXIBLE: ClassVar = Versions("2+")
+
+    error_code: Int16
+    principal_type: String
+    principal_name: String
+    token_requester_principal_type: Annotated[String, Versions("3+")] = ""
+    token_requester_principal_name: Annotated[String, Versions("3+")] = ""
+    issue_timestamp_ms: Int64 = -1
+    expiry_timestamp_ms: Int64 = -1
+    max_timestamp_ms: Int64 = -1
+    token_id: String = ""
+    hmac: Bytes = b""
+    throttle_time_ms: Int32 = 0
+
+    def __repr__(self) -> str:
+        """Without the HMAC, which is the token's password."""
+        return f"CreateDelegationTokenResponse({self.error_code}, {self.token_id!r})"

@@ -1,0 +1,65 @@
+"""DeleteAcls (key 31): removes all rules of access control that filters mean.
+
+Field by field this is Kafka's DeleteAclsRequest/Response.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+from lowtide.protocol.schema import ApiMessage, Int8, Int16, Int32, Message, String, Versions
+
+
+class DeleteAclsFilter(Message, kw_only=True):
+    """One filter: null and 1 (ANY) stand for everything."""
+
+    resource_type_filter: Int8
+    resource_name_filter: String | None
+    pattern_type_filter: Int8 = 3
+    principal_filter: String | None
+    host_filter: String | None
+    operation: Int8
+    permission_type: Int8
+
+
+class DeleteAclsRequest(ApiMessage, kw_only=True):
+    """The filters."""
+
+    VERSIONS: ClassVar = Versions("1-3")
+    FLEXIBLE: ClassVar = Versions("2+")
+
+    filters: list[DeleteAclsFilter]
+
+
+class DeleteAclsMatchingAcl(Message, kw_only=True):
+    """One rule that was meant, and whether it is gone."""
+
+    error_code: Int16
+    error_message: String | None = None
+    resource_type: Int8
+    resource_name: String
+    pattern_type: Int8 = 3
+    principal: String
+    host: String
+    operation: Int8
+    permission_type: Int8
+
+
+class DeleteAclsFilterResult(Message, kw_only=True):
+    """One for each filter, in the order of the request."""
+
+    error_code: Int16
+    error_message: String | None = None
+    matching_acls: list[DeleteAclsMatchingAcl] = msgspec.field(default_factory=list)
+
+
+class DeleteAclsResponse(ApiMessage, kw_only=True):
+    """What became of the rules of each filter."""
+
+    VERSIONS: ClassVar = Versions("1-3")
+    FLEXIBLE: ClassVar = Versions("2+")
+
+    throttle_time_ms: Int32 = 0
+    filter_results: list[DeleteAclsFilterResult]

@@ -1,0 +1,63 @@
+"""DescribeDelegationToken (key 41): the tokens that a client may see, with their HMACs (KIP-48, KIP-373).
+
+Field by field this is Kafka's DescribeDelegationTokenRequest/Response.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from lowtide.protocol.schema import ApiMessage, Bytes, Int16, Int32, Int64, Message, String, Versions
+
+
+class DescribeDelegationTokenOwner(Message, kw_only=True):
+    """A principal whose tokens are asked for: those that it owns, asked for, or may renew."""
+
+    principal_type: String
+    principal_name: String
+
+
+class DescribeDelegationTokenRequest(ApiMessage, kw_only=True):
+    """The principals; None asks for all tokens, an empty list for none."""
+
+    VERSIONS: ClassVar = Versions("1-3")
+    FLEXIBLE: ClassVar = Versions("2+")
+
+    owners: list[DescribeDelegationTokenOwner] | None
+
+
+class DescribedDelegationTokenRenewer(Message, kw_only=True):
+    """A principal that may renew and expire the token besides its owner."""
+
+    principal_type: String
+    principal_name: String
+
+
+class DescribedDelegationToken(Message, kw_only=True):
+    """One token. Times are milliseconds since 1970."""
+
+    principal_type: String
+    principal_name: String
+    token_requester_principal_type: Annotated[String, Versions("3+")] = ""
+    token_requester_principal_name: Annotated[String, Versions("3+")] = ""
+    issue_timestamp: Int64
+    expiry_timestamp: Int64
+    max_timestamp: Int64
+    token_id: String
+    hmac: Bytes
+    renewers: list[DescribedDelegationTokenRenewer]
+
+    def __repr__(self) -> str:
+        """Without the HMAC, which is the token's password."""
+        return f"DescribedDelegationToken({self.token_id!r})"
+
+
+class DescribeDelegationTokenResponse(ApiMessage, kw_only=True):
+    """The tokens that were asked for and that the client may see."""
+
+    VERSIONS: ClassVar = Versions("1-3")
+    FLEXIBLE: ClassVar = Versions("2+")
+
+    error_code: Int16
+    tokens: list[DescribedDelegationToken]
+    throttle_time_ms: Int32 = 0

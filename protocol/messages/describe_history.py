@@ -1,0 +1,65 @@
+"""DescribeHistory (key 32006): log start, end and size of partitions over the last hour, as a broker has seen them. Lowtide's own.
+
+Kept in memory, so it begins with the broker's start; docs/adr/0008-requests-of-our-own.md.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, Message, String, Versions
+
+
+class DescribeHistoryTopic(Message, kw_only=True):
+    """Partitions of one topic."""
+
+    name: String
+    partitions: list[Int32]
+
+
+class DescribeHistoryRequest(ApiMessage, kw_only=True):
+    """The partitions, of which the broker that is asked has replicas; of each the samples after a moment (wall clock, 0 for all)."""
+
+    VERSIONS: ClassVar = Versions("0")
+    FLEXIBLE: ClassVar = Versions("0+")
+
+    topics: list[DescribeHistoryTopic]
+    after_ms: Int64 = 0
+
+
+class LogSample(Message, kw_only=True):
+    """A partition's log at a moment. Between two samples that are farther apart than the interval nothing changed."""
+
+    at_ms: Int64
+    log_start_offset: Int64
+    log_end_offset: Int64
+    size_bytes: Int64
+
+
+class HistoryOfPartition(Message, kw_only=True):
+    """One partition, the oldest sample first."""
+
+    partition_index: Int32
+    error_code: Int16
+    samples: list[LogSample] = msgspec.field(default_factory=list)
+
+
+class HistoryOfTopic(Message, kw_only=True):
+    """Partitions of one topic."""
+
+    name: String
+    partitions: list[HistoryOfPartition]
+
+
+class DescribeHistoryResponse(ApiMessage, kw_only=True):
+    """What was asked for. `interval_ms` is the time between two samples of a partition that changes."""
+
+    VERSIONS: ClassVar = Versions("0")
+    FLEXIBLE: ClassVar = Versions("0+")
+
+    error_code: Int16
+    described_at_ms: Int64 = -1
+    interval_ms: Int64 = -1
+    topics: list[HistoryOfTopic] = msgspec.field(default_factory=list)

@@ -1,0 +1,43 @@
+"""Envelope (key 58): a request that one broker passes on to the controller, with the client that sent it (KIP-590).
+
+`request_data` is the client's request with its header, as in a frame without its length; `response_data` is the answer with its header.
+Field by field this is Kafka's EnvelopeRequest/Response; `PrincipalData` is its DefaultPrincipalData.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from lowtide.protocol.schema import ApiMessage, Bool, Bytes, Int16, Nullable, String, Versions
+
+
+class EnvelopeRequest(ApiMessage, kw_only=True):
+    """The request, who sent it (null: the broker itself), and the bytes of the client's address."""
+
+    VERSIONS: ClassVar = Versions("0")
+    FLEXIBLE: ClassVar = Versions("0+")
+
+    request_data: Bytes
+    request_principal: Annotated[Bytes | None, Nullable("0+")]
+    client_host_address: Bytes
+
+
+class EnvelopeResponse(ApiMessage, kw_only=True):
+    """The answer; null with an error, which is about the envelope alone."""
+
+    VERSIONS: ClassVar = Versions("0")
+    FLEXIBLE: ClassVar = Versions("0+")
+
+    response_data: Annotated[Bytes | None, Nullable("0+")] = None
+    error_code: Int16
+
+
+class PrincipalData(ApiMessage, kw_only=True):
+    """A principal, behind an int16 that is the version."""
+
+    VERSIONS: ClassVar = Versions("0")
+    FLEXIBLE: ClassVar = Versions("0+")
+
+    type: String
+    name: String
+    token_authenticated: Bool = False

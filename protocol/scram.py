@@ -1,0 +1,82 @@
+"""What SCRAM-SHA-256 and -512 compute, for the side that checks a password (RFC 5802, RFC 7677).
+
+    salted password = PBKDF2(password, salt, iterations)
+    client key      = HMAC(salted password, "Client Key")      stored key = H(client key)
+    server key      = HMAC(salted password, "Server Key")
+    proof           = client key XOR HMAC(stored key, messages) signature  = HMAC(server key, messages)
+
+Neither names nor passwords are normalized (SASLprep), as in Kafka.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from enum import IntEnum
+from typing import Final
+
+import msgspec
+
+ITERATIONS_MIN: Final = 4_096
+ITERATIONS_MAX: Final = 16_384
+"""Source: Kafka's `ScramMechanism` and `ScramControlManager`."""
+
+
+class ScramMechanism(IntEnum):
+    """The mechanisms by their numbers on the wire (KIP-554)."""
+
+    SHA_256 = 1
+    SHA_512 = 2
+
+    @property
+    def text(self) -> str:
+        """The name of the mechanism, as `SCRAM-SHA-256`."""
+        return f"SCRAM-{self.name.replace('_', '-')}"
+
+    @property
+    def hash_name(self) -> str:
+        """As `hashlib` names it."""
+        return self.name.replace("_", "").lower()
+
+
+SCRAM_MECHANISMS: Final = {mechanism.text: mechanism for mechanism in ScramMechanism}
+"""By their names."""
+
+
+class ScramCredential(msgspec.Struct, frozen=True, gc=False):
+    """What checks a password, and doesn't contain it. With it a process can act as the broker towards that user."""
+
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: int
+
+    def __repr__(self) -> str:
+        """Without the keys."""
+        return f"ScramCredential(iterations={self.iterations})"
+
+
+def salted_password(mechanism: ScramMechanism, password: str, salt: bytes, iterations: int) -> bytes:
+    """The slow step: milliseconds, by intention."""
+    return hashlib.pbkdf2_hmac(mechanism.hash_name, password.encode(), salt, iterations)
+
+
+def credential_of(mechanism: ScramMechanism, salted: bytes, salt: bytes, iterations: int) -> ScramCredential:
+    """What a broker keeps of a salted password."""
+    client_key = hmac.digest(salted, b"Client Key", mechanism.hash_name)
+    stored_key = hashlib.new(mechanism.hash_name, client_key).digest()
+    return ScramCredential(salt, stored_key, hmac.digest(salted, b"Server Key", mechanism.hash_name), iterations)
+
+
+def proves(mechanism: ScramMechanism, credential: ScramCredential, messages: bytes, proof: bytes) -> bool:
+    """Whether a client's proof shows that it has the password. Takes the same time whatever is wrong with it."""
+    signature = hmac.digest(credential.stored_key, messages, mechanism.hash_name)
+    if len(proof) != len(signature):
+        return False
+    client_key = bytes(left ^ right for left, right in zip(proof, signature, strict=True))
+    return hmac.compare_digest(hashlib.new(mechanism.hash_name, client_key).digest(), credential.stored_key)
+
+
+def server_signature(mechanism: ScramMechanism, credential: ScramCredential, messages: bytes) -> bytes:
+    """What shows the client that the broker has its credential."""
+    return hmac.digest(credential.server_key, messages, mechanism.hash_name)

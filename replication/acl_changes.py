@@ -1,0 +1,102 @@
+"""What is written when rules of access control are created and removed: all that one request changes, or nothing.
+
+Up to `STEP_ACLS` rules are one transaction of the store, each under its key. More of them are one record, which is in force when it is
+written: every image shows the rules that it adds, and not those that it removes. Then each rule is written or deleted, a hundred in a
+transaction, and the record goes with the last of them. A broker that is to change rules meanwhile does that first, and so does a new
+controller: the broker that began it may be dead.
+
+Any broker may make these changes, controller or not: they compare what they rely on. Pure.
+Source: Kafka's `AclControlManager`, whose changes are atomic, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from lowtide.metadata import keys
+from lowtide.metadata.changes import FENCES, NO_CHANGE, NOTHING_TO_WRITE, ChangePlan, Step
+from lowtide.metadata.records import AclChangeRecord, AclRecord, encode
+from lowtide.metadata.store import ABSENT, MAX_TRANSACTION_OPERATIONS, Compare, Delete, Put
+from lowtide.protocol.errors import ErrorCode
+from lowtide.replication.refusal import Refusal
+
+if TYPE_CHECKING:
+    from lowtide.metadata.acl_image import AclChangeImage
+    from lowtide.metadata.image import MetadataImage
+
+ACLS_MAX: Final = 100_000
+"""How many rules there may be: every broker has all of them in memory. Kafka has no limit."""
+
+STEP_ACLS: Final = 100
+"""Rules that one transaction changes: with their comparisons and the fences below the store's limit."""
+
+CHANGE_BYTES_MAX: Final = 1 << 20
+"""Rules of one request, as they are written: ten thousand usual ones. Kafka takes ten thousand at once."""
+
+assert STEP_ACLS + 1 + FENCES < MAX_TRANSACTION_OPERATIONS
+
+
+def plan_new_acls(image: MetadataImage, acls: Iterable[AclRecord]) -> ChangePlan | Refusal:
+    """How rules come to be there. Those that are, stay. Refusals: POLICY_VIOLATION for too many in all, and for too much at once.
+
+    The image has no change that is not through.
+    """
+    values = {keys.acl(value): (value, acl) for acl in acls for value in (encode(acl),)}
+    new = {key: each for key, each in values.items() if key not in image.acls}
+    if not new:
+        return NOTHING_TO_WRITE
+    if len(image.acls) + len(new) > ACLS_MAX:
+        return Refusal(ErrorCode.POLICY_VIOLATION, f"There are {len(image.acls)} rules; there may be {ACLS_MAX}.")
+    size_bytes = sum(len(value) for value, _ in new.values())
+    if len(new) > STEP_ACLS:
+        return _whole(AclChangeRecord(added=tuple(msgspec.structs.astuple(acl) for _, acl in values.values())))
+    if size_bytes > CHANGE_BYTES_MAX:
+        return _too_much(size_bytes)
+    operations = tuple(Put(key, value) for key, (value, _) in new.items())
+    return _plan(operations, [Compare(key, "modify", "==", ABSENT) for key in new])
+
+
+def plan_removed_acls(image: MetadataImage, wanted: Iterable[bytes]) -> ChangePlan | Refusal:
+    """How rules, by their keys, come to be gone. Those that aren't there any more are gone already. Refusals as of `plan_new_acls`."""
+    there = [key for key in dict.fromkeys(wanted) if key in image.acls]
+    if not there:
+        return NOTHING_TO_WRITE
+    if len(there) > STEP_ACLS:
+        return _whole(AclChangeRecord(removed=tuple(key.removeprefix(keys.ACLS).decode() for key in there)))
+    compares = [Compare(key, "modify", "==", image.acls[key].revision) for key in there]
+    return _plan(tuple(Delete(key) for key in there), compares)
+
+
+def plan_rest_of_change(change: AclChangeImage) -> ChangePlan:
+    """How a change that is in force is written rule by rule. Made twice, or by two brokers, it does no harm."""
+    operations: list[Put | Delete] = [Put(key, value) for key, value, _ in change.added()]
+    operations += [Delete(key) for key in change.removed()]
+    compare = (Compare(keys.ACL_CHANGE, "modify", "==", change.revision),)
+    steps = [operations[start : start + STEP_ACLS] for start in range(0, len(operations), STEP_ACLS)]
+    steps[-1].append(Delete(keys.ACL_CHANGE))
+    return ChangePlan(tuple(Step(tuple(step), compare) for step in steps), needs_controller=False)
+
+
+def plan_left_change(image: MetadataImage) -> ChangePlan:
+    """What a controller does with a change that was made before it was elected: its broker may be dead."""
+    change = image.acl_change
+    return NO_CHANGE if change is None or change.revision >= image.controller_revision else plan_rest_of_change(change)
+
+
+def _whole(change: AclChangeRecord) -> ChangePlan | Refusal:
+    """All of it is written last among all changes that it conflicts with: it needs no comparison of single rules."""
+    value = encode(change)
+    return _too_much(len(value)) if len(value) > CHANGE_BYTES_MAX else _plan((Put(keys.ACL_CHANGE, value),), ())
+
+
+def _plan(operations: tuple[Put | Delete, ...], compares: Sequence[Compare]) -> ChangePlan:
+    step = Step(operations, (*compares, Compare(keys.ACL_CHANGE, "modify", "==", ABSENT)))
+    return ChangePlan((step,), needs_controller=False)
+
+
+def _too_much(size_bytes: int) -> Refusal:
+    text = f"The rules of one request have {size_bytes} bytes, of at most {CHANGE_BYTES_MAX}: nothing was changed; use several requests."
+    return Refusal(ErrorCode.POLICY_VIOLATION, text)

@@ -1,0 +1,72 @@
+"""Changes of delegation tokens, as plans: created, given another end, removed, swept once they have ended.
+
+Each plan compares all that it relies on, so any broker may carry it out, controller or not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from lowtide.metadata.changes import NO_CHANGE, ChangePlan, Step
+from lowtide.metadata.records import encode
+from lowtide.metadata.store import ABSENT, Compare, Delete, Put
+from lowtide.protocol.errors import ErrorCode
+from lowtide.replication.refusal import Refusal
+
+if TYPE_CHECKING:
+    from lowtide.metadata.image import MetadataImage
+    from lowtide.metadata.records import TokenRecord
+    from lowtide.metadata.token_image import TokenImage
+
+TOKENS_MAX: Final = 10_000
+"""How many tokens there may be: every broker has all of them in memory, about a kilobyte each. Kafka has no limit."""
+
+RENEWERS_MAX: Final = 100
+NAME_BYTES_MAX: Final = 1_024
+"""Design limits, of one token and of each principal that it names."""
+
+STEP_TOKENS: Final = 100
+"""Tokens that one transaction removes: with their comparisons and the fences below the store's limit."""
+
+
+def check_names(token: TokenRecord) -> Refusal | None:
+    """Whether a token is small enough to be kept. Refusals: INVALID_REQUEST."""
+    if len(token.renewers) > RENEWERS_MAX:
+        return Refusal(ErrorCode.INVALID_REQUEST, f"A token has at most {RENEWERS_MAX} renewers.")
+    if any(len(name.encode()) > NAME_BYTES_MAX for name in (token.owner, token.requester, *token.renewers)):
+        return Refusal(ErrorCode.INVALID_REQUEST, f"A principal has at most {NAME_BYTES_MAX} bytes.")
+    return None
+
+
+def plan_new_token(image: MetadataImage, key: bytes, token: TokenRecord) -> ChangePlan | Refusal:
+    """How a token comes to be there. Refusals: POLICY_VIOLATION for too many in all."""
+    if len(image.tokens) >= TOKENS_MAX:
+        return Refusal(ErrorCode.POLICY_VIOLATION, f"There are {len(image.tokens)} delegation tokens; there may be {TOKENS_MAX}.")
+    return _plan(Put(key, encode(token)), Compare(key, "modify", "==", ABSENT))
+
+
+def plan_token_end(key: bytes, kept: TokenImage, expires_ms: int) -> ChangePlan:
+    """How a token comes to end at another time."""
+    token = msgspec.structs.replace(kept.token, expires_ms=expires_ms)
+    return _plan(Put(key, encode(token)), Compare(key, "modify", "==", kept.revision))
+
+
+def plan_removed_token(key: bytes, kept: TokenImage) -> ChangePlan:
+    """How a token comes to be gone."""
+    return _plan(Delete(key), Compare(key, "modify", "==", kept.revision))
+
+
+def plan_sweep_of_tokens(image: MetadataImage, now_ms: int) -> ChangePlan:
+    """How the controller removes tokens that have ended, at a time since 1970; at most STEP_TOKENS of them."""
+    ended = [(key, kept.revision) for key, kept in image.tokens.items() if kept.token.until_ms <= now_ms]
+    if not ended:
+        return NO_CHANGE
+    some = ended[:STEP_TOKENS]
+    step = Step(tuple(Delete(key) for key, _ in some), tuple(Compare(key, "modify", "==", revision) for key, revision in some))
+    return ChangePlan((step,))
+
+
+def _plan(operation: Put | Delete, compare: Compare) -> ChangePlan:
+    return ChangePlan((Step((operation,), (compare,)),), needs_controller=False)

@@ -1,0 +1,163 @@
+"""A certificate authority and the certificates that it signs, in PEM: values in, values out.
+
+Keys are of P-256. A certificate serves both sides of a connection: a broker shows it to clients, and as a client to brokers and to an etcd.
+Imports cryptography, which takes long: import this module where certificates are created.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import msgspec
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+AUTHORITY_DAYS: Final = 3650
+CERTIFICATE_DAYS: Final = 365
+RENEWAL_DAYS: Final = 90
+"""A certificate with less time left is renewed. An authority is renewed before one of its certificates would outlive it."""
+
+_BEFORE: Final = timedelta(hours=1)
+"""Certificates are valid so long before they are created: clocks of clients differ."""
+
+_BOTH_SIDES: Final = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
+
+
+class Certified(msgspec.Struct, frozen=True):
+    """A certificate and its private key, in PEM. `repr` shows nothing of them."""
+
+    certificate: bytes
+    key: bytes
+
+    @property
+    def both(self) -> bytes:
+        """The key and the certificate, as one file has them."""
+        return self.key + self.certificate
+
+    def __repr__(self) -> str:
+        return "Certified()"
+
+
+def new_authority(name: str, now_ms: int) -> Certified:
+    """An authority with a new key, which signs itself."""
+    return _signed_by_itself(name, ec.generate_private_key(ec.SECP256R1()), now_ms)
+
+
+def renewed_authority(authority: Certified, now_ms: int) -> Certified:
+    """The authority itself while it outlives a certificate of now; else with the same name and key, and a new end.
+
+    Certificates that it has signed stay valid. Errors: ValueError.
+    """
+    certificate = x509.load_pem_x509_certificate(authority.certificate)
+    if _moment(now_ms) + timedelta(days=CERTIFICATE_DAYS) < certificate.not_valid_after_utc:
+        return authority
+    (name,) = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return _signed_by_itself(str(name.value), _key(authority.key), now_ms)
+
+
+def issue(authority: Certified, name: str, hosts: Sequence[str], now_ms: int) -> Certified:
+    """A certificate with the subject `CN=name` for a server at `hosts`, names or addresses, and for a client. Errors: ValueError."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    issuer = x509.load_pem_x509_certificate(authority.certificate)
+    signer = _key(authority.key)
+    builder = _builder(name, issuer.subject, key, now_ms, CERTIFICATE_DAYS)
+    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    builder = builder.add_extension(_usage(signs=False), critical=True)
+    builder = builder.add_extension(x509.ExtendedKeyUsage(_BOTH_SIDES), critical=False)
+    builder = builder.add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
+    if hosts:
+        builder = builder.add_extension(x509.SubjectAlternativeName([_general_name(host) for host in hosts]), critical=False)
+    return _certified(builder.sign(signer, SHA256()), key)
+
+
+def needs_renewal(certificate: bytes, authority: Certified, hosts: Sequence[str], now_ms: int) -> bool:
+    """Whether a certificate is near its end, lacks one of the hosts, or is of another authority. Errors: ValueError."""
+    found = x509.load_pem_x509_certificate(certificate)
+    if found.not_valid_after_utc - _moment(now_ms) < timedelta(days=RENEWAL_DAYS):
+        return True
+    try:
+        found.verify_directly_issued_by(x509.load_pem_x509_certificate(authority.certificate))
+        names = set(found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
+    except x509.ExtensionNotFound:
+        names = set()
+    except (InvalidSignature, TypeError):
+        return True
+    return not {_general_name(host) for host in hosts} <= names
+
+
+def hosts_of(certificate: bytes) -> list[str]:
+    """The names and addresses of a certificate. Errors: ValueError."""
+    try:
+        names = x509.load_pem_x509_certificate(certificate).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return []
+    return [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
+
+
+def _signed_by_itself(name: str, key: ec.EllipticCurvePrivateKey, now_ms: int) -> Certified:
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    builder = _builder(name, subject, key, now_ms, AUTHORITY_DAYS)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    return _certified(builder.add_extension(_usage(signs=True), critical=True).sign(key, SHA256()), key)
+
+
+def _builder(name: str, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, now_ms: int, days: int) -> x509.CertificateBuilder:
+    now = _moment(now_ms)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _BEFORE)
+        .not_valid_after(now + timedelta(days=days))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    )
+
+
+def _usage(*, signs: bool) -> x509.KeyUsage:
+    """Of an authority, which `signs` certificates, or of a certificate for connections."""
+    return x509.KeyUsage(
+        digital_signature=True,
+        key_cert_sign=signs,
+        crl_sign=signs,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _certified(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> Certified:
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return Certified(certificate.public_bytes(Encoding.PEM), private)
+
+
+def _key(text: bytes) -> ec.EllipticCurvePrivateKey:
+    """Errors: ValueError."""
+    key = load_pem_private_key(text, None)
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        message = "the key is of another kind"
+        raise ValueError(message)  # noqa: TRY004  its content is wrong, not what a caller passed
+    return key
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    """Errors: ValueError for a name that isn't ASCII."""
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _moment(now_ms: int) -> datetime:
+    return datetime.fromtimestamp(now_ms / 1000, UTC)

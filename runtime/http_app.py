@@ -1,0 +1,174 @@
+"""What the HTTP server builds on aiohttp. Imported by its thread only: with it comes aiohttp, which takes a quarter of a second.
+
+Around every handler, from the outside in: the rate of its visitor (429), the size of the body (413), the gate, the time (504). Every answer
+gets the headers below, unless the handler has set them itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from aiohttp import web
+
+from lowtide.runtime.http_connection import HttpConnection, Visits
+
+if TYPE_CHECKING:
+    from lowtide.runtime.http_site import Gate, Site
+
+BODY_BYTES_MAX: Final = 64 * 1024
+"""Of a request."""
+
+REQUEST_S: Final = 30.0
+"""How long a handler may take, unless it `lives_long`."""
+
+LINGER_S: Final = 1.0
+"""How long a body is still read that a handler left unread, so that its answer arrives."""
+
+LINE_BYTES_MAX: Final = 8190
+HEADERS_MAX: Final = 64
+
+CLOSE_S: Final = 0.05
+"""How long a handler has to end when the server is closed, before it is cancelled."""
+
+HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+"""Of every answer; a site that shows pages sets a policy of its own."""
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+HandlerT = TypeVar("HandlerT", bound=Callable[..., Awaitable[web.StreamResponse]])
+
+_LIVES_LONG: Final = "_lives_long"
+_DECIDES_ITSELF: Final = "_decides_itself"
+_KEPT: Final = ("Allow", "Location", "Retry-After")
+"""Headers of a refusal that a client needs."""
+
+_silent = logging.Logger("http")  # noqa: LOG001 - one of its own, without handlers: visitors write nothing into the log
+_silent.addHandler(logging.NullHandler())
+
+_HANDLER: Final[Mapping[str, Any]] = MappingProxyType(
+    {
+        "access_log": None,
+        "auto_decompress": False,
+        "keepalive_timeout": 3600,  # `Visits` ends connections before
+        "lingering_time": LINGER_S,
+        "logger": _silent,
+        "max_field_size": LINE_BYTES_MAX,
+        "max_headers": HEADERS_MAX,
+        "max_line_size": LINE_BYTES_MAX,
+    }
+)
+
+
+def lives_long(handler: HandlerT) -> HandlerT:
+    """Marks a handler that has no limit of time: one that streams events. A peer that doesn't read ends it all the same."""
+    setattr(handler, _LIVES_LONG, True)
+    return handler
+
+
+def decides_itself(handler: HandlerT) -> HandlerT:
+    """Marks a handler that asks for rights as the visitor, so that the gate asks for none; it still wants a login."""
+    setattr(handler, _DECIDES_ITSELF, True)
+    return handler
+
+
+def asks_for_rights_itself(request: web.Request) -> bool:
+    """Whether what answers a request is marked so."""
+    return getattr(request.match_info.handler, _DECIDES_ITSELF, False) is True
+
+
+class Answering:
+    """Answers the requests of all connections. `begin`, then `close`."""
+
+    def __init__(self, gate: Gate, sites: Sequence[Site], visits: Visits, log: Any) -> None:
+        self._gate = gate
+        self._visits = visits
+        self._log = log
+        app = web.Application(middlewares=[self._around], client_max_size=BODY_BYTES_MAX)
+        app.on_response_prepare.append(_add_headers)
+        for site in sites:
+            site.add_to(app)
+        self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=CLOSE_S)
+
+    async def begin(self) -> Callable[[HttpConnection], asyncio.Protocol]:
+        """Returns what makes the handler of a connection."""
+        await self._runner.setup()
+        server, loop = self._runner.server, asyncio.get_running_loop()
+        assert server is not None
+        return lambda _connection: _RequestHandler(server, loop=loop, **_HANDLER)
+
+    async def close(self) -> None:
+        """End what is being answered."""
+        await self._runner.cleanup()
+
+    @web.middleware
+    async def _around(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        connection = None if request.transport is None else request.transport.get_protocol()
+        if not isinstance(connection, HttpConnection):
+            return _text(400, "")  # It is gone.
+        connection.on_request()
+        try:
+            return await self._answer(connection, request, handler)
+        except web.HTTPException as refusal:
+            return _text(refusal.status, refusal.reason, refusal.headers)
+        except TimeoutError:
+            return _closing(_text(504, "the answer took too long"))
+        except Exception as error:  # noqa: BLE001 - a bug of ours costs one request
+            self._log.error("HTTP request failed", method=request.method, error=f"{type(error).__name__}: {error}", exc_info=True)
+            return _closing(_text(500, "the request failed, the broker's log says why"))
+        finally:
+            connection.on_answered()
+
+    async def _answer(self, connection: HttpConnection, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if not self._visits.may_ask(connection.visitor):
+            return _text(429, "too many requests", {"Retry-After": "1"})
+        if request.content_length is not None and request.content_length > BODY_BYTES_MAX:
+            return _closing(_text(413, f"a body has {BODY_BYTES_MAX} bytes at most"))
+        long = getattr(request.match_info.handler, _LIVES_LONG, False)
+        async with asyncio.timeout(REQUEST_S):
+            refusal = await self._gate.refusal(request)
+            if refusal is not None:
+                return refusal
+            if not long:
+                return await handler(request)
+        return await handler(request)
+
+
+class _RequestHandler(web.RequestHandler):
+    """aiohttp's, which answers what is no request without repeating it."""
+
+    __slots__ = ()
+
+    def handle_error(
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
+    ) -> web.StreamResponse:
+        """What answers a request that can't be read."""
+        response = _closing(_text(status, "this is no request of HTTP/1.1" if status < 500 else "the request failed"))  # noqa: PLR2004
+        response.headers.update(HEADERS)
+        return response
+
+
+def _text(status: int, text: str, headers: Mapping[str, str] = MappingProxyType({})) -> web.Response:
+    kept = {name: value for name, value in headers.items() if name in _KEPT}
+    return web.Response(status=status, text=f"{text}\n", headers=kept)
+
+
+def _closing(response: web.Response) -> web.Response:
+    response.force_close()
+    return response
+
+
+async def _add_headers(_request: web.Request, response: web.StreamResponse) -> None:
+    for name, value in HEADERS.items():
+        response.headers.setdefault(name, value)
+    response.headers["Server"] = "Lowtide"

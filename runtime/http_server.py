@@ -1,0 +1,102 @@
+"""A listener of HTTP on the event loop that costs a socket until it is visited.
+
+It binds with nothing imported. The first connection waits while a thread imports aiohttp and what the sites need; then all that it has sent
+is handed to aiohttp's parser, as with every later connection. `http_site` says what is served and how it is brought, `http_connection` has
+the limits of connections and requests, `http_app` what is built on aiohttp. None of them knows what is served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from lowtide.runtime.http_connection import HttpConnection, Visits
+from lowtide.runtime.http_site import GateLoader, SiteLoader, TlsContext
+from lowtide.runtime.http_tls import TlsEntrance
+from lowtide.runtime.network import Listener, bound_port, listen
+from lowtide.runtime.worker import ThreadWorker
+
+if TYPE_CHECKING:
+    from lowtide.runtime.clock import Clock
+    from lowtide.runtime.http_app import Answering
+    from lowtide.runtime.tasks import TaskRegistry
+
+SWEEP_S: Final = 1.0
+"""How often connections are looked at that may be too slow."""
+
+
+class HttpServer:
+    """The sites of one owner, at some addresses. `listen`, then `close`. Used from the event loop only."""
+
+    def __init__(self, gate: GateLoader, sites: Sequence[SiteLoader], clock: Clock, tasks: TaskRegistry, log: Any) -> None:
+        self._gate = gate
+        self._sites = tuple(sites)
+        self._tasks = tasks
+        self._log = log
+        self.visits = Visits(clock, tasks, self._wake)
+        """Connections, and what was counted of them and their requests."""
+        self._listeners: list[Listener] = []
+        self._answering: Answering | None = None
+        self._loading: ThreadWorker | None = None
+        self._sweep: asyncio.TimerHandle | None = None
+        self._is_closed = False
+
+    async def listen(self, host: str, port: int, tls: TlsContext | None = None) -> int:
+        """Accept connections, encrypted by the context that is in force when they are made. Returns the port. Errors: OSError."""
+        accept = partial(HttpConnection, self.visits) if tls is None else partial(TlsEntrance, self.visits, tls)
+        listener = await listen(accept, host, port)
+        self._listeners.append(listener)
+        return bound_port(listener)
+
+    async def close(self) -> None:
+        """Accept no more and end every connection; what is being answered is cut off. A second call does nothing."""
+        self._is_closed = True
+        for listener in self._listeners:
+            listener.close()
+        self._listeners.clear()
+        if self._sweep is not None:
+            self._sweep.cancel()
+        self.visits.end_all()
+        if self._answering is not None:
+            answering, self._answering = self._answering, None
+            await answering.close()
+
+    def _wake(self) -> None:
+        """A connection was made: see to it that it gets an answer, and that it is looked at."""
+        if self._is_closed:
+            return
+        if self._sweep is None:
+            self._sweep = asyncio.get_running_loop().call_later(SWEEP_S, self._on_sweep)
+        if self._answering is None and self._loading is None:
+            self._loading = ThreadWorker(asyncio.get_running_loop(), threads=1, name="http")
+            self._loading.submit(self._load, self._on_loaded)
+
+    def _load(self) -> Callable[[], Answering]:
+        """In the thread: imports all, and returns what makes the rest in the event loop."""
+        from lowtide.runtime.http_app import Answering  # noqa: PLC0415 - aiohttp comes with it
+
+        return partial(Answering, self._gate(), [load() for load in self._sites], self.visits, self._log)
+
+    def _on_loaded(self, outcome: Callable[[], Answering] | BaseException) -> None:
+        assert self._loading is not None
+        self._loading.close()
+        self._loading = None
+        if self._is_closed:
+            return
+        if isinstance(outcome, BaseException):
+            self._log.error("HTTP can't be served", error=f"{type(outcome).__name__}: {outcome}")
+            self.visits.end_all()
+            return
+        self._answering = outcome()
+        self._tasks.spawn(self._begin(self._answering), name="http")
+
+    async def _begin(self, answering: Answering) -> None:
+        self.visits.serve(await answering.begin())
+
+    def _on_sweep(self) -> None:
+        self._sweep = None
+        self.visits.end_slow()
+        if self.visits.count:
+            self._sweep = asyncio.get_running_loop().call_later(SWEEP_S, self._on_sweep)

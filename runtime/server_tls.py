@@ -1,0 +1,167 @@
+"""TLS of a listening side: certificates and keys from PEM or PKCS12 to a context.
+
+OpenSSL reads a key from a file only: it is written to one that only this user can read, and that is gone when the context exists.
+"""
+
+from __future__ import annotations
+
+import ssl
+import tempfile
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+
+from lowtide.runtime.tls import TlsError
+
+CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+
+_FLIGHTS_MAX: Final = 8
+"""TLS 1.2 takes four, and each is sent in one piece here."""
+
+
+class ServerMaterial(msgspec.Struct, frozen=True):
+    """What a listening side shows and trusts, in PEM. `repr` shows nothing of it."""
+
+    certificate: bytes
+    """The chain, our own certificate first; the key may stand in it too."""
+    key: bytes = b""
+    key_password: str = ""
+    authorities: bytes = b""
+    """Who signs the certificates of clients."""
+
+    def __repr__(self) -> str:
+        return "ServerMaterial()"
+
+
+def server_context(material: ServerMaterial, *, client_auth: str, protocols: tuple[str, ...], ciphers: str = "") -> ssl.SSLContext:
+    """A context for connections that are accepted. Touches temporary files. Errors: TlsError.
+
+    Sessions aren't resumed: one that is would escape a check of the client's certificate against authorities that have changed.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.num_tickets = 0
+    context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
+    _load(context, material, protocols)
+    try:
+        if ciphers:
+            context.set_ciphers(ciphers)
+    except ssl.SSLError:
+        message = f"OpenSSL knows none of the ciphers {ciphers}"
+        raise TlsError(message) from None
+    context.verify_mode = CLIENT_AUTH[client_auth]
+    return context
+
+
+def peer_context(material: ServerMaterial, *, protocols: tuple[str, ...], checks_host: bool) -> ssl.SSLContext:
+    """A context for connections to others that have certificates of the same authorities, those of the system without any.
+
+    It shows our certificate. Errors: TlsError.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = checks_host
+    if not material.authorities:
+        context.load_default_certs()
+    _load(context, material, protocols)
+    return context
+
+
+def _load(context: ssl.SSLContext, material: ServerMaterial, protocols: tuple[str, ...]) -> None:
+    """Versions, certificate and authorities. Errors: TlsError."""
+    versions = sorted(VERSIONS[each] for each in protocols)
+    context.minimum_version, context.maximum_version = versions[0], versions[-1]
+    try:
+        with tempfile.NamedTemporaryFile(prefix="lowtide-", suffix=".pem") as file:  # mode 0600
+            file.write(b"\n".join((material.key, material.certificate, b"")))
+            file.flush()
+            context.load_cert_chain(file.name, password=lambda: material.key_password)
+    except (OSError, ValueError) as error:
+        message = f"the certificate and its key can't be read, or don't fit together: {_reason(error)}"
+        raise TlsError(message) from None
+    try:
+        if material.authorities:
+            context.load_verify_locations(cadata=material.authorities.decode("ascii"))
+    except (OSError, ValueError) as error:
+        message = f"the trusted certificates can't be read as PEM: {_reason(error)}"
+        raise TlsError(message) from None
+
+
+def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
+    """Whether a client with one context gets on with a server that has the other, in memory. Errors: TlsError."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    sides = [client.wrap_bio(to_client, to_server), server.wrap_bio(to_server, to_client, server_side=True)]
+    try:
+        for side in sides * (_FLIGHTS_MAX // len(sides)):
+            with suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+    except ssl.SSLError as error:
+        raise TlsError(_reason(error)) from None
+
+
+def key_store(content: bytes, password: str) -> ServerMaterial:
+    """The certificate, its chain and its key out of a PKCS12 file. Errors: TlsError."""
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, pkcs12  # noqa: PLC0415  takes long
+
+    try:
+        loaded = pkcs12.load_pkcs12(content, password.encode() if password else None)
+    except ValueError as error:
+        message = "the PKCS12 file can't be read, or its password is wrong"
+        raise TlsError(message) from error
+    if loaded.key is None or loaded.cert is None:
+        raise TlsError("the PKCS12 file has no certificate with a key")
+    chain = [loaded.cert, *loaded.additional_certs]
+    certificates = b"".join(each.certificate.public_bytes(Encoding.PEM) for each in chain)
+    return ServerMaterial(certificates, loaded.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+
+
+def trust_store(content: bytes, password: str) -> bytes:
+    """The certificates of a PKCS12 file, in PEM. Errors: TlsError."""
+    from cryptography.hazmat.primitives.serialization import Encoding, pkcs12  # noqa: PLC0415  takes long
+
+    try:
+        loaded = pkcs12.load_pkcs12(content, password.encode() if password else None)
+    except ValueError as error:
+        message = "the PKCS12 file can't be read, or its password is wrong"
+        raise TlsError(message) from error
+    found = [*([loaded.cert] if loaded.cert is not None else []), *loaded.additional_certs]
+    if not found:
+        raise TlsError("the PKCS12 file has no certificate")
+    return b"".join(each.certificate.public_bytes(Encoding.PEM) for each in found)
+
+
+class CertificateNames(msgspec.Struct, frozen=True):
+    """What a certificate is issued for."""
+
+    subject: str
+    alternatives: frozenset[str]
+    """DNS names, addresses and others, each with its kind."""
+
+
+def certificate_names(chain: bytes) -> CertificateNames:
+    """Of the first certificate of a chain in PEM. Errors: TlsError."""
+    from cryptography import x509  # noqa: PLC0415  takes long
+
+    try:
+        first = x509.load_pem_x509_certificates(chain)[0]
+        names = [each.value for each in first.extensions if isinstance(each.value, x509.SubjectAlternativeName)]
+    except ValueError as error:
+        raise TlsError("the names of the certificate can't be read") from error
+    return CertificateNames(first.subject.rfc4514_string(), frozenset(repr(name) for each in names for name in each))
+
+
+def subject_name(certificate: bytes) -> str:
+    """The subject of a certificate in DER, as RFC 2253 writes it: `CN=alice,OU=data,C=DE`. Errors: TlsError."""
+    from cryptography import x509  # noqa: PLC0415  takes long
+
+    try:
+        return x509.load_der_x509_certificate(certificate).subject.rfc4514_string()
+    except ValueError as error:
+        message = "the subject of the client's certificate can't be read"
+        raise TlsError(message) from error
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        return (error.reason or "not PEM").lower().replace("_", " ")
+    return getattr(error, "strerror", None) or "not PEM"

@@ -1,0 +1,232 @@
+"""What a simulated cluster has promised of each partition, and which events take a promise back.
+
+What is committed is a promise until a replica becomes the leader that may lack it: because its disk was replaced, because it lost what
+it had not flushed, or by an unclean election. Judges each election by that (P4, rule DR8, KIP-966): a directory that lost deletes isn't
+elected, nor one that lost records while another member, or an eligible leader, has them, alive or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from lowtide.metadata.image import MetadataImage, PartitionImage, TopicImage
+from lowtide.protocol.types import BrokerId, Offset, TopicId, TopicPartition
+from lowtide.replication.eligible_leaders import members_of
+from lowtide.simulation.chronicle import Chronicle
+from lowtide.simulation.loaded_partition import LoadedPartition
+from lowtide.simulation.machines import Machine
+from lowtide.simulation.replica_watch import ReplicaWatches
+from lowtide.simulation.shared_store import SharedStore
+from lowtide.simulation.transaction_invariants import CommittedTransactions
+from lowtide.storage.checkpoint import CLEAN_SHUTDOWN_MARKER
+
+Key: TypeAlias = tuple[TopicId, int]
+
+
+class Committed:
+    """What is known of the committed part of a partition."""
+
+    __slots__ = ("batches", "end", "is_void", "start", "transactions")
+
+    def __init__(self) -> None:
+        self.batches: dict[Offset, tuple[int, int, Offset]] = {}
+        self.transactions = CommittedTransactions()
+        self.start = 0
+        """The highest log start of any replica: a batch that begins below may have been erased in part."""
+        self.end = 0
+        self.is_void = False
+
+
+class ClusterPromises:
+    """What is promised of the partitions of one cluster."""
+
+    def __init__(self, watches: ReplicaWatches, shared: SharedStore, chronicle: Chronicle, *, flushes: bool, unclean: bool) -> None:
+        """`flushes`: each append is flushed before it counts. `unclean`: a replica that lacks records may be elected."""
+        self.loads: dict[str, dict[int, LoadedPartition]] = {}
+        self.on_void: Callable[[str, int], None] = _ignore
+        """Called with each partition that may have lost records."""
+        self._watches = watches
+        self._shared = shared
+        self._chronicle = chronicle
+        self._flushes = flushes
+        self._unclean = unclean
+        self._committed: dict[Key, Committed] = {}
+        self._lossy: dict[BrokerId, int] = {}
+        self._dead: dict[BrokerId, str] = {}
+        """The incarnations that lost their power last."""
+        self._replaced: dict[BrokerId, int] = {}
+        self._replaced_s: dict[BrokerId, float] = {}
+        self._voided_s: dict[Key, float] = {}
+
+    # What is known
+
+    def committed(self, topic_id: TopicId, number: int) -> Committed:
+        """What is known of a partition."""
+        return self._committed.setdefault((topic_id, number), Committed())
+
+    def is_sound(self, broker_id: BrokerId, topic_id: TopicId, number: int, member_epoch: int) -> bool:
+        """Whether a member of an ISR since `member_epoch` is on the disk that it was on, and not marked as stale."""
+        return member_epoch > self._replaced.get(broker_id, -1) and not self._shared.image.is_stale(
+            broker_id, topic_id, number, member_epoch
+        )
+
+    def load_of(self, topic: str, number: int) -> LoadedPartition | None:
+        """Who loads a partition, None if no client does."""
+        return self.loads.get(topic, {}).get(number)
+
+    def has_disk_since(self, broker_id: BrokerId, epoch: int) -> bool:
+        """Whether the broker's disk was not replaced since that broker epoch."""
+        return epoch > self._replaced.get(broker_id, -1)
+
+    def has_flushed_since(self, broker_id: BrokerId, epoch: int) -> bool:
+        """Whether the broker lost nothing since that broker epoch that it had not flushed."""
+        return epoch > self._lossy.get(broker_id, -1)
+
+    def had_disk_at(self, broker_id: BrokerId, moment_s: float) -> bool:
+        """Whether the broker had its present disk at that moment."""
+        return moment_s > self._replaced_s.get(broker_id, -1.0)
+
+    # What takes promises back
+
+    def on_power_cut(self, machine: Machine) -> None:
+        """What was not flushed may be gone: until it joins the ISR again, this broker may lack committed records.
+
+        After a clean stop everything was.
+        """
+        self._dead[machine.broker_id] = _incarnation(machine)
+        if not _has_stopped_cleanly(machine):
+            self._lossy[machine.broker_id] = self._shared.image.revision
+
+    def on_disk_replaced(self, machine: Machine) -> None:
+        """Everything may be gone, deletes too."""
+        self._replaced[machine.broker_id] = self._lossy[machine.broker_id] = self._shared.image.revision
+        self._replaced_s[machine.broker_id] = self._shared.loop.time()
+
+    def on_store_brought_forward(self, before: MetadataImage) -> None:
+        """The store was put back and brought forward: epochs count from the beginning. `before` is what it said before it was put back.
+
+        Members of ISRs were chosen by what their logs have. That may lack what no replica had flushed.
+        """
+        for topic in before.topics.values():
+            known = self._shared.image.topic_by_id(topic.topic_id)
+            for number, state in enumerate(() if known is None else topic.partitions):
+                members = zip(state.isr, state.isr_epochs, strict=True)
+                if all(epoch <= self._lossy.get(member, -1) for member, epoch in members):
+                    leader = known.partitions[number].isr[0]  # type: ignore[union-attr]
+                    self._on_lossy_leader(leader, topic, number)
+        self._lossy.clear()
+        self._replaced.clear()
+
+    def on_election(self, topic: TopicImage, number: int, former: PartitionImage, state: PartitionImage) -> None:
+        """A new leadership: was the choice right, and may records be lost by it? What counts is what the leader was a member by before.
+
+        One that is still registered by that may be dead by now, and then can't act in it; a process that has begun since registers again.
+        """
+        leader = state.leader
+        members = members_of(former)
+        name = f"{topic.name}-{number}"
+        image = self._shared.image
+        self._chronicle.counts["election of an eligible leader"] += leader in former.elr
+        if leader not in members and not self._unclean:
+            self._chronicle.violate(f"P4: broker {leader} is elected for {name} from outside the ISR {former.isr} and the ELR {former.elr}")
+        if leader not in members or (self._unclean and image.is_stale(leader, topic.topic_id, number, members[leader])):
+            self._on_unclean_election(topic, number, leader)
+            return
+        if members[leader] <= self._replaced.get(leader, -1) < (image.broker_epoch(leader) or -1):
+            self._chronicle.violate(f"rule DR8: broker {leader} is elected for {name}, and its disk was replaced since it was in the ISR")
+        watch = self._watches.find(leader, topic.topic_id, number)
+        if watch is not None and watch.has_holes:
+            self._void(topic, number, f"broker {leader} is elected, which compacted for the sake of records that are gone")
+        registered = image.brokers.get(leader)
+        if registered is not None and registered.incarnation == self._dead.get(leader):
+            # Its request was on the way when its machine lost its power: it can't act, and the next registration is another one.
+            self._lossy[leader] = max(self._lossy.get(leader, -1), registered.epoch)
+            return
+        if members[leader] <= self._lossy.get(leader, -1) and members[leader] != image.broker_epoch(leader):
+            for other, epoch in members.items():
+                lives = epoch == image.broker_epoch(other) and image.may_be_in_sync(other, topic.topic_id, number)
+                # A registration may reach the store after its machine has lost its power: the next one tells.
+                lost = max(self._lossy.get(other, -1), image.unclean_starts.get(other, 0) - 1)
+                has_all = epoch > lost and not image.is_stale(other, topic.topic_id, number, epoch)
+                if has_all and (lives or image.has_eligible_leaders) and not self._unclean:
+                    self._chronicle.violate(
+                        f"rule DR8: broker {leader} is elected for {name}, though it may have lost records, and broker {other} has them"
+                    )
+            self._on_lossy_leader(leader, topic, number)
+
+    def _on_lossy_leader(self, leader: BrokerId, topic: TopicImage, number: int) -> None:
+        if self._flushes:
+            self._forget_unacknowledged(leader, topic, number)
+        else:
+            self._void(topic, number, f"broker {leader} is elected without what it had not flushed")
+
+    def _on_unclean_election(self, topic: TopicImage, number: int, leader: BrokerId) -> None:
+        """What this leader lacks is lost, and what was deleted may be back: D1 holds for the deletes that are asked for from now on."""
+        watch, committed = self._watches.find(leader, topic.topic_id, number), self.committed(topic.topic_id, number)
+        lost = committed.end - (0 if watch is None else watch.log_end)
+        self._chronicle.counts["unclean election"] += 1
+        self._chronicle.counts["unclean election that lost records"] += lost > 0
+        self._void(topic, number, f"broker {leader} is elected uncleanly, {lost} that were committed at least")
+        self._voided_s[topic.topic_id, number] = self._shared.loop.time()
+        load = self.loads.get(topic.name, {}).get(number)
+        if load is not None:
+            self._chronicle.counts["unclean election that took deletes back"] += (
+                watch is not None and watch.log_start < load.history.acknowledged_delete
+            )
+            load.history.void_deletes(self._shared.loop.time())
+
+    def is_void_since(self, topic: TopicImage, number: int, moment_s: float) -> bool:
+        """Whether an unclean election has taken back since that moment what was promised of deletes."""
+        return moment_s <= self._voided_s.get((topic.topic_id, number), -1.0)
+
+    def _forget_unacknowledged(self, leader: BrokerId, topic: TopicImage, number: int) -> None:
+        """What is acknowledged was flushed; that a high watermark may be ahead of the leader's own disk is no promise."""
+        watch, committed = self._watches.find(leader, topic.topic_id, number), self.committed(topic.topic_id, number)
+        if watch is not None and watch.log_end < committed.end:
+            committed.end = watch.log_end
+            for offset in [offset for offset in committed.batches if offset >= watch.log_end]:
+                del committed.batches[offset]
+            committed.transactions.forget_from(watch.log_end)
+            load = self.loads.get(topic.name, {}).get(number)
+            if load is not None:
+                load.history.forget_read(watch.log_end)
+
+    def _void(self, topic: TopicImage, number: int, reason: str) -> None:
+        committed = self.committed(topic.topic_id, number)
+        if not committed.is_void:
+            self._chronicle.note("---", f"records of {topic.name}-{number} may be lost: {reason}")
+            self._chronicle.counts["partitions that may have lost records"] += 1
+        committed.is_void = True
+        committed.batches.clear()
+        committed.transactions.void()
+        self.on_void(topic.name, number)
+        load = self.loads.get(topic.name, {}).get(number)
+        if load is not None:
+            load.history.void_records()
+
+    def restore(self) -> None:
+        """All replicas are the same again: what holds of records holds again, and all that they have is compared."""
+        self._watches.look_again(key for key, committed in self._committed.items() if committed.is_void)
+        for committed in self._committed.values():
+            committed.is_void, committed.end = False, 0 if committed.is_void else committed.end
+        starts = self._watches.log_starts()
+        for topic, loads in self.loads.items():
+            for number, load in loads.items():
+                load.history.restore_records(starts.get(TopicPartition(topic, number), 0))
+
+
+def _ignore(_topic: str, _number: int) -> None:
+    """No one listens."""
+
+
+def _incarnation(machine: Machine) -> str:
+    """What the process that runs, or ran last, registers as; empty before it has come so far."""
+    session = None if machine.broker is None else machine.broker._session  # noqa: SLF001 - the checker sees everything
+    return "" if session is None else session._registrar._record.incarnation  # noqa: SLF001 - likewise
+
+
+def _has_stopped_cleanly(machine: Machine) -> bool:
+    """Whether no log directory has been in use since it was left with everything in it on the disk."""
+    paths = machine.settings["log.dirs"].split(",")
+    return all(machine.filesystem.exists(f"{path}/{CLEAN_SHUTDOWN_MARKER}") for path in paths)

@@ -1,0 +1,300 @@
+"""Erases deleted records in one log directory: afterwards no file of a log has a record that lies below its start.
+
+Of two kinds: logs of topics that say so (`lowtide.delete.erase`), about a second after their start has risen, and requests, which are
+answered when the files have nothing of what they name and that can't be undone by a power cut. What it takes is decided, and the first
+segment written again, in `log_erasure.py`; holes are made by `directory_holes.py`; removed segments are unlinked at once.
+
+Guards: a request is answered without an error only when no file of the log's folder has a record below its offset, and the disk knows. A
+log start that rises while a log is erased doesn't make older requests wait. What lacks room or a descriptor is repeated.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import msgspec
+
+from lowtide.runtime.committer import Barrier
+from lowtide.storage.directory.directory_reports import Erased, ToErase
+from lowtide.storage.directory.log_erasure import LogErasure, Step, next_step
+from lowtide.storage.errors import DamagedSegmentError, StorageError, is_passing, storage_error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from lowtide.protocol.types import Offset, TopicPartition
+    from lowtide.storage.directory.directory_holes import DirectoryHoles
+    from lowtide.storage.directory.file_removal import FileRemoval
+    from lowtide.storage.directory.log_settings import DirectoryPorts
+    from lowtide.storage.log.log import Log
+    from lowtide.storage.log.segment_files import RemovedSegment
+
+ERASURES_AT_ONCE: Final = 2
+"""Segments that are written again at a time: as many as the worker has threads."""
+
+QUIET_MS: Final = 1000
+"""A log is erased by itself so much later than the last time, however often its start rises."""
+
+HELD_MS: Final = 2000
+"""A hole that waits so long for a reader is given up, and the segment copied: a reader keeps the old file, which has no name any more."""
+
+LOGS_PER_ROUND: Final = 256
+"""Looked at in one round; the others come next."""
+
+LOGS_PER_STEP: Final = 4
+"""For each a search for its start: some tenths of a millisecond."""
+
+REQUESTS_MAX: Final = 10_000
+"""That wait at a time."""
+
+
+class EraseFailedError(Exception):
+    """A log isn't erased; the reason is one sentence."""
+
+
+OnErased: TypeAlias = "Callable[[EraseFailedError | None], None]"
+
+
+class _Request(msgspec.Struct, eq=False):
+    offset: Offset
+    on_done: OnErased
+    is_syncing: bool = False
+    """Nothing is left, and the disk is about to know."""
+
+
+class ErasureHooks(msgspec.Struct, frozen=True, kw_only=True):
+    """What erasing needs of its directory."""
+
+    is_served: Callable[[], bool]
+    on_removed: Callable[[Log, list[RemovedSegment]], None]
+    """Called with segments that left a log because they lay below its start."""
+    not_erased: Sequence[Callable[[Log, str], None]]
+    """Called with the reason when a log is damaged where it is to be written again."""
+    on_failure: Callable[[OSError | StorageError], None]
+    """Takes the directory offline."""
+
+
+class DirectoryErasures:
+    """The erasing of one directory's logs. Used from the event loop only."""
+
+    def __init__(
+        self,
+        ports: DirectoryPorts,
+        logs: Mapping[TopicPartition, Log],
+        removal: FileRemoval,
+        holes: DirectoryHoles,
+        hooks: ErasureHooks,
+    ) -> None:
+        """`logs` as they come and go."""
+        self.wanted: dict[Log, None] = {}
+        """Logs that may have something to erase by themselves."""
+        self.erased = Erased(0, 0)
+        self._ports = ports
+        self._logs = logs
+        self._removal = removal
+        self._holes = holes
+        self._hooks = hooks
+        self._requests: dict[Log, list[_Request]] = {}
+        self._waiting = 0
+        self._running: dict[Log, LogErasure] = {}
+        self._next: dict[Log, None] = {}
+        """Logs that are looked at again when one that is running is done."""
+        self._begun_ms: dict[Log, int] = {}
+        self._held_ms: dict[Log, int] = {}
+        """Since when a hole waits for its readers."""
+        self._turn = 0
+        """Where the next round begins, if there are more than it looks at."""
+        self._is_stopped = False
+
+    @property
+    def to_erase(self) -> ToErase:
+        """What there is to do."""
+        return ToErase(len(self), self._waiting)
+
+    def __len__(self) -> int:
+        """How many logs have something to do."""
+        return len(self.wanted.keys() | self._requests.keys() | self._running.keys())
+
+    def want(self, log: Log) -> None:
+        """The log's start has risen, or it was loaded, or configured: it is erased soon if its topic says so."""
+        if log.config.lowtide_delete_erase:
+            self.wanted[log] = None
+
+    def request(self, log: Log, offset: Offset, on_done: OnErased) -> Callable[[], object]:
+        """Erases what lies below `offset`, which is at or below the log start; then calls `on_done`, never from within this call.
+
+        Returns what takes the request back; `on_done` isn't called then.
+        """
+        assert offset <= log.log_start_offset, (offset, log.describe())
+        request = _Request(offset, on_done)
+        if self._waiting >= REQUESTS_MAX:
+            refused = EraseFailedError(f"{REQUESTS_MAX} requests to erase records are waiting already")
+            self._ports.committer.submit(Barrier(), lambda _error: on_done(refused))
+            return _nothing
+        self._requests.setdefault(log, []).append(request)
+        self._waiting += 1
+        return lambda: self._take_out(log, request)
+
+    def _take_out(self, log: Log, request: _Request) -> bool:
+        requests = self._requests.get(log, [])
+        if request not in requests:
+            return False
+        self._waiting -= 1
+        requests.remove(request)
+        if not requests:
+            del self._requests[log]
+        return True
+
+    def forget(self, log: Log) -> None:
+        """A log is gone."""
+        self.wanted.pop(log, None)
+        self._begun_ms.pop(log, None)
+        self._held_ms.pop(log, None)
+        self._next.pop(log, None)
+        self._refuse(log, "the replica is no longer here")
+
+    def stop(self) -> None:
+        """Begins nothing more. Requests are refused."""
+        self._is_stopped = True
+        self.wanted.clear()
+        for log in list(self._requests):
+            self._refuse(log, "the broker stops, or its log directory failed")
+
+    def _refuse(self, log: Log, reason: str) -> None:
+        for request in list(self._requests.get(log, ())):
+            self._answer(log, request, EraseFailedError(reason))
+
+    def _answer(self, log: Log, request: _Request, error: EraseFailedError | None) -> None:
+        if self._take_out(log, request):
+            request.on_done(error)
+
+    def round(self) -> Iterator[None]:
+        """Takes the next step in the logs in which one is due; no step where none is.
+
+        To be begun some twenty times a second, and always to be taken to its end.
+        """
+        for erasure in [each for each in self._running.values() if each.needs_room]:
+            erasure.name_files()
+        if not self.wanted and not self._requests:
+            return
+        now_ms = self._ports.clock.monotonic_ms()
+        due = [*self._requests, *(log for log in self.wanted if log not in self._requests and self._is_due(log, now_ms))]
+        first = self._turn % len(due) if len(due) > LOGS_PER_ROUND else 0
+        self._turn = first + LOGS_PER_ROUND
+        looked_at = list(islice((*due[first:], *due[:first]), LOGS_PER_ROUND))
+        for number, log in enumerate(looked_at, 1):
+            if self._is_stopped:
+                return
+            self._look_at(log, now_ms)
+            if not number % LOGS_PER_STEP or number == len(looked_at):
+                yield
+
+    def _is_due(self, log: Log, now_ms: int) -> bool:
+        begun_ms = self._begun_ms.get(log)
+        return begun_ms is None or now_ms - begun_ms >= QUIET_MS
+
+    def _is_here(self, log: Log) -> bool:
+        return self._hooks.is_served() and self._logs.get(log.topic_partition) is log and not log.offline
+
+    def _look_at(self, log: Log, now_ms: int) -> None:
+        if not self._is_here(log):
+            self.forget(log)
+            return
+        self._answer_requests(log)
+        if log in self._running or log.swaps.is_taken or log.unsettled:
+            return
+        try:
+            self._take(next_step(log, makes_holes=self._holes.makes_holes), log, now_ms)
+        except (OSError, StorageError) as error:
+            self._on_error(log, error)
+
+    def _take(self, step: Step, log: Log, now_ms: int) -> None:
+        """Errors: StorageError, OSError."""
+        if step is not Step.PUNCH:
+            self._held_ms.pop(log, None)
+        elif self._is_held(log, now_ms):
+            step = Step.LET_GO if log.log_start_offset == log.log_end_offset else Step.WRITE_AGAIN
+        if step is Step.NOTHING:
+            log.on_erased(log.log_start_offset)
+            if not self._removal.remove_now(log.directory, log.log_start_offset):
+                self.wanted.pop(log, None)
+        elif step is Step.LET_GO:
+            if log.log_start_offset == log.log_end_offset:
+                log.roll(self._ports.clock.wall_ms())
+            self._remove(log, log.remove_below_start())
+        elif step is Step.PUNCH:
+            self._holes.risen[log] = None
+        elif len(self._running) >= ERASURES_AT_ONCE:
+            self._next[log] = None
+        else:
+            self._begun_ms[log] = now_ms
+            erasure = LogErasure(log, self._ports, self._is_here, self._remove_replaced, lambda error: self._on_end(log, error))
+            erasure.begin()
+            self._running[log] = erasure
+
+    def _is_held(self, log: Log, now_ms: int) -> bool:
+        """Whether a hole has waited too long for what reads there."""
+        hole = log.segments[0].hole
+        return hole is not None and hole.is_read() and now_ms - self._held_ms.setdefault(log, now_ms) >= HELD_MS
+
+    def _remove(self, log: Log, removed: list[RemovedSegment]) -> None:
+        self._removal.remove_segments(removed, self._ports.clock.monotonic_ms() + log.config.file_delete_delay_ms)
+        self._hooks.on_removed(log, removed)
+
+    def _remove_replaced(self, log: Log, removed: list[RemovedSegment]) -> None:
+        """The segment that gave way."""
+        self.erased = Erased(self.erased.segments + 1, self.erased.written_bytes + self._running[log].written_bytes)
+        self._removal.remove_segments(removed, self._ports.clock.monotonic_ms() + log.config.file_delete_delay_ms)
+        self._removal.remove_now(log.directory, log.log_start_offset)
+
+    def _on_end(self, log: Log, error: OSError | StorageError | None) -> None:
+        self._running.pop(log, None)
+        if error is not None:
+            self._on_error(log, error)
+        elif not self._is_stopped and self._is_here(log) and log in self._requests:
+            self._answer_requests(log)
+        while self._next and len(self._running) < ERASURES_AT_ONCE and not self._is_stopped:
+            following = next(iter(self._next))
+            del self._next[following]
+            self._look_at(following, self._ports.clock.monotonic_ms())
+
+    def _on_error(self, log: Log, error: OSError | StorageError) -> None:
+        """What passes is repeated; damage is answered; a disk that fails takes its directory offline."""
+        if is_passing(error):
+            return
+        self.wanted.pop(log, None)
+        failed = error if isinstance(error, StorageError) else storage_error(log.directory, error)
+        self._refuse(log, str(failed))
+        if isinstance(error, DamagedSegmentError):
+            for listener in self._hooks.not_erased:
+                listener(log, str(failed))
+        else:
+            self._hooks.on_failure(error)
+
+    def _answer_requests(self, log: Log) -> None:
+        """Answers those of which nothing is left in any file, once the disk knows."""
+        gone_offset = min(log.segments[0].gone_offset, log.log_start_offset)
+        waiting = [each for each in self._requests.get(log, ()) if not each.is_syncing]
+        for request in waiting:
+            if request.offset > log.log_start_offset:
+                self._answer(log, request, EraseFailedError(f"a truncation has lowered the log start to {log.log_start_offset}"))
+        done = [each for each in waiting if each.offset <= gone_offset]
+        if not done or self._removal.remove_now(log.directory, max(each.offset for each in done)):
+            return
+        for request in done:
+            request.is_syncing = True
+        barrier = Barrier(files=(log.segments[0].to_sync(),), directories=(log.directory,))
+        self._ports.committer.submit(barrier, lambda error: self._on_synced(log, done, error))
+
+    def _on_synced(self, log: Log, done: list[_Request], error: OSError | None) -> None:
+        for request in done:
+            request.is_syncing = False
+            if error is None:
+                self._answer(log, request, None)
+        if error is not None and self._is_here(log):
+            self._on_error(log, error)
+
+
+def _nothing() -> None:
+    """Takes nothing back."""

@@ -1,0 +1,347 @@
+"""Gives back, in one log directory, the room of deleted records in segments that are kept: what lies below the log start becomes a hole.
+
+Rounds look at the logs whose start has risen. Each has a hole about once a second, however many deletes there were. For much it has one at
+once, behind the very delete:
+
+| step | a crash then leaves |
+|---|---|
+| the log leaves out the bytes (`begin_hole`), and a snapshot of its producers is written | them, to be read by the start |
+| where the holes end is noted (`hole_notes.py`), and the notes are synced | the same |
+| when no reader from before is left, a worker makes the hole, then its header | a hole without header, which a start writes by the notes |
+
+Guards: nothing is punched that isn't below a durable log start, that an answer may still read, or whose end isn't noted durably; no hole
+is begun while a worker writes a segment of the log again, for it reads what was kept when it began. What lacks room or a descriptor is
+repeated. Where the file system makes no holes, that is found out once; then a segment of which all is deleted is closed, so that it goes,
+and others stay as they are.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from lowtide.runtime.committer import Barrier
+from lowtide.runtime.filesystem import CannotPunchError, FileToSync
+from lowtide.storage.checkpoint import joined
+from lowtide.storage.directory.hole_notes import create_notes, read_notes, write_notes
+from lowtide.storage.errors import FailureKind, StorageError, failure_kind, is_passing
+from lowtide.storage.log.unfreed import MUCH_BYTES, Unfreed, Waiting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from lowtide.protocol.types import TopicId, TopicPartition
+    from lowtide.runtime.filesystem import FileSystem
+    from lowtide.storage.directory.log_settings import DirectoryPorts
+    from lowtide.storage.log.hole import Hole
+    from lowtide.storage.log.log import Log
+    from lowtide.storage.log.pending_hole import PendingHole
+
+LOGS_PER_ROUND: Final = 256
+"""The next round takes the others."""
+
+LOGS_PER_STEP: Final = 4
+"""For each a search for its start, and perhaps a snapshot: some tenths of a millisecond."""
+
+QUIET_MS: Final = 800
+"""A log has its next hole so much later, or when `MUCH_BYTES` wait: with the round and the worker's part that is within a second."""
+
+PIECES_AT_ONCE: Final = 2
+"""Holes that the worker makes at a time."""
+
+PRODUCERS_PER_MS: Final = 1
+"""A log's holes are so far apart, for each has a snapshot of them: one of ten thousand producers is written every ten seconds."""
+
+
+class DirectoryHoles:
+    """The holes of one directory. Used from the event loop only."""
+
+    def __init__(
+        self,
+        path: str,
+        ports: DirectoryPorts,
+        logs: Mapping[TopicPartition, Log],
+        on_failure: Callable[[OSError | StorageError], None],
+        on_freed: Sequence[Callable[[], None]],
+        *,
+        frees: bool,
+    ) -> None:
+        """`logs` as they come and go. `on_freed` are called when a hole is made. Unless it `frees`, it makes none."""
+        self.can_punch = True
+        """Whether the file system makes holes, as far as is known."""
+        self.noted: dict[tuple[TopicId, int], Hole] = {}
+        """What the notes say; while the directory is opened, what they said."""
+        self._path = path
+        self._ports = ports
+        self._logs = logs
+        self._on_failure = on_failure
+        self._on_freed = on_freed
+        self._is_active = frees
+        self._sequence = 0
+        self.risen: dict[Log, None] = {}
+        """Logs whose start has risen, durably and visibly."""
+        self.hurried: dict[Log, None] = {}
+        """Those of them for which much waits: they don't wait for a round."""
+        self._begun_ms: dict[Log, int] = {}
+        """When a log's last hole was begun."""
+        self._pending: dict[PendingHole, Log] = {}
+        """Noted durably, and not made yet."""
+        self._running = 0
+        self._is_round = False
+
+    def __len__(self) -> int:
+        """How many logs have room to give back."""
+        return len(self.risen) + len(self._pending) + self._running
+
+    @property
+    def makes_holes(self) -> bool:
+        """Whether what is deleted becomes a hole, as far as is known."""
+        return self._is_active and self.can_punch
+
+    def unfreed(self, log: Log) -> Unfreed | None:
+        """What lies below a log's start in the segment that holds it, and takes room still; None if there is nothing."""
+        size_bytes = log.unfreed_bytes
+        if not size_bytes:
+            return None
+        if not self._is_active:
+            return Unfreed(size_bytes, Waiting.SWITCHED_OFF)
+        if not log.frees_at_once:
+            return Unfreed(size_bytes, Waiting.COMPACTED)
+        if not self.can_punch:
+            return Unfreed(size_bytes, Waiting.FILE_SYSTEM)
+        pending = log.pending_hole
+        if pending is not None and pending.is_read():
+            return Unfreed(size_bytes, Waiting.READER)
+        is_waiting = pending is not None or log in self.risen
+        return Unfreed(size_bytes, Waiting.ROUND if is_waiting else Waiting.BATCH)
+
+    def read(self) -> None:
+        """Reads the notes. Start code. Errors: OSError."""
+        self._sequence, self.noted = read_notes(self._ports.filesystem, self._path)
+        if self._is_active:
+            try:
+                create_notes(self._ports.filesystem, self._path)
+            except OSError as error:
+                if not is_passing(error):
+                    raise
+
+    def on_loaded(self, log: Log) -> None:
+        """A log was loaded: what was deleted may still have its room."""
+        if log.log_start_offset > log.segments[0].base_offset and self._is_active:
+            self.risen[log] = None
+
+    def hurry_for(self, log: Log) -> None:
+        """The log is one of `risen`, and much may wait in it. `hurry` follows, once for all of them."""
+        if log.unfreed_bytes >= MUCH_BYTES:
+            self.hurried[log] = None
+
+    def hurry(self) -> None:
+        """Begins the holes of some logs for which much waits; the others follow when these are noted."""
+        if self._is_round or not self.hurried:
+            return
+        some = list(islice(self.hurried, LOGS_PER_STEP))
+        for log in some:
+            del self.hurried[log]
+        if self._frees():
+            now_ms = self._ports.clock.monotonic_ms()
+            begun: list[tuple[PendingHole, Log]] = []
+            barriers: list[Barrier] = []
+            if self._begin_some([log for log in some if self._is_due(log, now_ms)], now_ms, begun, barriers) and begun:
+                self._note(begun, barriers)
+
+    def forget(self, log: Log) -> None:
+        """A log is gone."""
+        self.risen.pop(log, None)
+        self.hurried.pop(log, None)
+        self._begun_ms.pop(log, None)
+        self.noted.pop((log.topic_id, log.topic_partition.partition), None)
+
+    def stop(self) -> None:
+        """Makes no hole any more. Those that are left out and not made stay as they are in the files."""
+        self._is_active = False
+        self.risen.clear()
+        self.hurried.clear()
+        self._pending.clear()
+        for log in self._logs.values():
+            log.abandon_holes()
+
+    def round(self) -> Iterator[None]:
+        """Makes the holes that have no reader left, and begins those that are due, a step at a time; no step where none is due.
+
+        To be begun some twenty times a second, and always to be taken to its end.
+        """
+        self._make()
+        if self._is_round or not self.risen:
+            return
+        if not self._frees():
+            self.risen.clear()
+            return
+        self._is_round = True
+        now_ms = self._ports.clock.monotonic_ms()
+        due = list(islice((log for log in self.risen if self._is_due(log, now_ms)), LOGS_PER_ROUND))
+        begun: list[tuple[PendingHole, Log]] = []
+        barriers: list[Barrier] = []
+        for first in range(0, len(due), LOGS_PER_STEP):
+            if not self._begin_some(due[first : first + LOGS_PER_STEP], now_ms, begun, barriers):
+                break
+            yield
+            if not self._frees():
+                break
+        self._is_round = False
+        if begun and self._frees():
+            self._note(begun, barriers)
+
+    def _begin_some(self, logs: list[Log], now_ms: int, begun: list[tuple[PendingHole, Log]], barriers: list[Barrier]) -> bool:
+        """Adds the holes to `begun`, and what is to be as durable as their notes to `barriers`. Returns False where the disk fails."""
+        for log in logs:
+            try:
+                pending = self._begin(log, now_ms, barriers)
+            except StorageError as error:
+                if not error.is_passing:
+                    self._on_failure(error)
+                    return False
+                continue
+            if pending is not None:
+                begun.append((pending, log))
+        return True
+
+    def _frees(self) -> bool:
+        """Asked after each step: it may have been stopped meanwhile."""
+        return self._is_active
+
+    def is_freeing(self, log: Log) -> bool:
+        """Whether a hole of the log is on its way, or begun as soon as may be."""
+        if not self.makes_holes or not self._is_here(log) or log.offline or log.swaps.is_taken:
+            return False
+        pending = log.pending_hole
+        if pending is not None:
+            return not pending.is_read()
+        return log in self.risen and self._is_due(log, self._ports.clock.monotonic_ms())
+
+    def _is_due(self, log: Log, now_ms: int) -> bool:
+        begun_ms = self._begun_ms.get(log)
+        if begun_ms is None:
+            return True
+        apart_ms = len(log.producer_state.producers) // PRODUCERS_PER_MS
+        return now_ms - begun_ms >= max(apart_ms, 0 if log.unfreed_bytes >= MUCH_BYTES else QUIET_MS)
+
+    def _is_here(self, log: Log) -> bool:
+        """Whether this very log is one of the directory's: another one may have its name by now."""
+        return self._logs.get(log.topic_partition) is log
+
+    def _begin(self, log: Log, now_ms: int, barriers: list[Barrier]) -> PendingHole | None:
+        """Errors: StorageError."""
+        if not self._is_here(log) or log.offline:
+            # Its note isn't touched: it may be that of another log of the same partition.
+            self.risen.pop(log, None)
+            self._begun_ms.pop(log, None)
+            return None
+        if log.pending_hole is not None or log.swaps.is_taken:
+            return None
+        pending = None
+        if self.can_punch:
+            pending = log.begin_hole()
+            barriers += self._snapshot(log) if pending is not None else ()
+        elif log.log_start_offset == log.log_end_offset and log.frees_at_once:
+            log.roll(self._ports.clock.wall_ms())  # The upkeep lets go what is below the log start then.
+        self.risen.pop(log, None)
+        if pending is not None:
+            self._begun_ms[log] = now_ms
+            self.noted[log.topic_id, log.topic_partition.partition] = pending.hole
+        return pending
+
+    def _snapshot(self, log: Log) -> list[Barrier]:
+        """The state of the log's producers outlives the batches that say it. Without room it doesn't: what makes room can't wait for it."""
+        if not log.producer_state.producers:
+            return []
+        try:
+            paths = log.snapshot_for_hole()
+        except OSError as error:
+            if not is_passing(error):
+                self._on_failure(error)
+            return []
+        return [
+            Barrier(files=tuple(FileToSync(self._ports.filesystem, path) for path in paths), directories=(log.directory,) if paths else ())
+        ]
+
+    def _note(self, begun: list[tuple[PendingHole, Log]], barriers: list[Barrier]) -> None:
+        try:
+            barrier = write_notes(self._ports.filesystem, self._path, self._sequence + 1, self.noted)
+        except OSError as error:
+            if is_passing(error):
+                self._retry(begun)
+            else:
+                self._on_failure(error)
+            return
+        self._sequence += 1
+        self._is_round = True
+        self._ports.committer.submit(joined([*barriers, barrier]), lambda error: self._on_noted(begun, error))
+
+    def _retry(self, begun: list[tuple[PendingHole, Log]]) -> None:
+        """The holes that were begun are left out all the same; another round notes those of the logs that are still here."""
+        for pending, log in begun:
+            if self._is_here(log):
+                log.give_up_hole(pending)
+                self.risen[log] = None
+
+    def _on_noted(self, begun: list[tuple[PendingHole, Log]], error: OSError | None) -> None:
+        self._is_round = False
+        if error is not None:
+            # The folders of all logs that have a snapshot are synced: one that has left took its folder along.
+            has_left = failure_kind(error.errno) is FailureKind.GONE and not all(self._is_here(log) for _, log in begun)
+            if is_passing(error) or has_left:
+                self._retry(begun)
+            else:
+                self._on_failure(error)
+            return
+        if self._is_active:
+            self._pending.update(begun)
+            self._make()
+            self.hurry()
+
+    def _make(self) -> None:
+        for pending, log in list(self._pending.items()):
+            if self._running >= PIECES_AT_ONCE:
+                return
+            if not pending.is_read():
+                del self._pending[pending]
+                self._running += 1
+                self._submit(pending, log)
+
+    def _submit(self, pending: PendingHole, log: Log) -> None:
+        self._ports.worker.submit(partial(_make, self._ports.filesystem, pending), partial(self._on_made, pending, log))
+
+    def _on_made(self, pending: PendingHole, log: Log, outcome: object) -> None:
+        self._running -= 1
+        if outcome is True:
+            log.on_hole_made(pending)
+            if log in self.risen:
+                self.hurry_for(log)
+                self.hurry()
+        elif outcome is False:
+            self.can_punch = False
+            self._pending.clear()
+            for each in self._logs.values():
+                each.abandon_holes()
+                self.on_loaded(each)
+        elif isinstance(outcome, OSError):
+            if is_passing(outcome) and self._is_active:
+                self._pending[pending] = log
+                return
+            if not is_passing(outcome) and self._is_here(log):
+                self._on_failure(outcome)
+        elif isinstance(outcome, BaseException):
+            raise outcome
+        self._make()
+        for listener in self._on_freed:
+            listener()
+
+
+def _make(filesystem: FileSystem, pending: PendingHole) -> bool:
+    """Returns whether the file system makes holes."""
+    try:
+        pending.make(filesystem)
+    except CannotPunchError:
+        return False
+    return True

@@ -1,0 +1,85 @@
+"""The partitions whose folders are in one log directory: loaded, not loaded, or damaged, and what checkpoints say of them.
+
+A value that the parts of a directory share; it touches no file.
+"""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from lowtide.protocol.types import Offset, TopicId, TopicPartition
+    from lowtide.storage.errors import StorageError
+    from lowtide.storage.log.log import Log
+
+
+class CheckpointedOffsets:
+    """One kind of offset of all partitions of a directory: what a checkpoint said at the start, and what it is to say now."""
+
+    def __init__(self, partitions: DirectoryPartitions, name: str) -> None:
+        """`name` is the attribute of `Log`."""
+        self.old: dict[TopicPartition, Offset] = {}
+        """What the checkpoint said, which counts for partitions that aren't loaded."""
+        self._partitions = partitions
+        self._offset_of: Callable[[Log], Offset] = attrgetter(name)
+
+    def begin(self, old: Mapping[TopicPartition, Offset]) -> None:
+        """The checkpoint was read."""
+        self.old.update(old)
+
+    def by_partition(self) -> dict[TopicPartition, Offset]:
+        """For the next version."""
+        here = self._partitions
+        kept = {key: self.old[key] for key in (*here.unidentified, *here.damaged) if key in self.old}
+        return kept | {key: self._offset_of(log) for key, log in here.logs.items()}
+
+    def values(self) -> list[Offset]:
+        """Those of the logs that are loaded: while they are the same, so is the checkpoint."""
+        return list(map(self._offset_of, self._partitions.logs.values()))
+
+
+class DirectoryPartitions:
+    """What is in one directory."""
+
+    def __init__(self) -> None:
+        self.logs: dict[TopicPartition, Log] = {}
+        self.unidentified: set[TopicPartition] = set()
+        """Partitions whose folder lacks the topic id, or whose log lacked room to be loaded: they are loaded when they are asked for."""
+        self.damaged: dict[TopicPartition, StorageError] = {}
+        """Partitions that can't be loaded, each for a reason of its own."""
+        self.recovery_points = CheckpointedOffsets(self, "recovery_point")
+        self.high_watermarks = CheckpointedOffsets(self, "high_watermark")
+        self._topic_names: dict[TopicId, str] = {}
+
+    def __len__(self) -> int:
+        """How many partitions have their folder here."""
+        return len(self.logs) + len(self.unidentified) + len(self.damaged)
+
+    def __contains__(self, key: TopicPartition) -> bool:
+        """Whether the partition's folder is here, whatever its state."""
+        return key in self.logs or key in self.unidentified or key in self.damaged
+
+    def add(self, log: Log) -> None:
+        """A log is loaded, or new."""
+        self.logs[log.topic_partition] = log
+        self._topic_names[log.topic_id] = log.topic_partition.topic
+
+    def take_out(self, key: TopicPartition) -> Log | None:
+        """Forgets a partition, whatever its state. Returns its log, if it was loaded. The name of its topic stays: see `forget_names`."""
+        self.unidentified.discard(key)
+        self.damaged.pop(key, None)
+        self.recovery_points.old.pop(key, None)
+        self.high_watermarks.old.pop(key, None)
+        return self.logs.pop(key, None)
+
+    def forget_names(self) -> None:
+        """Only topics with a log here have a name from now on."""
+        self._topic_names.clear()
+        self._topic_names.update({log.topic_id: key.topic for key, log in self.logs.items()})
+
+    def topic_name(self, topic_id: TopicId) -> str | None:
+        """The name of a topic with a log here."""
+        return self._topic_names.get(topic_id)

@@ -1,0 +1,238 @@
+"""All log directories of a broker, as such: where they are, whether they work, what is in them, and how they end.
+
+What their logs are, and where a new one goes, is in `log_manager`; what happens inside one of them in `directory_logs`.
+
+Source: Kafka's LogManager.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lowtide.storage.checkpoint import META_PROPERTIES, decode_meta_properties
+from lowtide.storage.directory.directory_reports import DirectoryUsage, JournalSize, Recovery
+from lowtide.storage.directory.known_directories import KNOWN_DIRECTORIES, encode_known, read_known
+from lowtide.storage.directory.registration_notes import RegistrationNotes
+from lowtide.storage.errors import StorageError, is_passing, storage_error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping
+
+    from lowtide.protocol.types import TopicId, TopicPartition
+    from lowtide.runtime.committer import Barrier, MeasuredCommitter
+    from lowtide.runtime.filesystem import FileSystem
+    from lowtide.storage.directory.directory_logs import DirectoryLogs
+    from lowtide.storage.directory.held_answers import HeldAnswers
+    from lowtide.storage.log.log import Log
+    from lowtide.storage.log.log_place import LoadReport
+    from lowtide.storage.log.unfreed import Unfreed
+
+
+class LogDirectories:
+    """The directories of a broker, by their paths."""
+
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        directories: Mapping[str, DirectoryLogs],
+        committers: Mapping[str, MeasuredCommitter],
+        given: Mapping[str, str],
+        answers: HeldAnswers,
+    ) -> None:
+        """`committers` are by the paths that were given, which `given` has by those of `directories`; they are closed with these."""
+        self.without_room: set[str] = set()
+        """Directories to which writes were refused for want of room: they report no usable bytes (`broker/lifecycle/disk_space.py`)."""
+        self._filesystem = filesystem
+        self._directories = directories
+        self.answers = answers
+        """To deletes of much, which wait until that is free."""
+        self.committers: Mapping[str, MeasuredCommitter] = {path: committers[given[path]] for path in directories}
+        """By the paths of the directories."""
+        self.notes = RegistrationNotes(directories)
+
+    # At the start
+
+    def known_cluster_id(self) -> str | None:
+        """The cluster that the directories belong to, by what they say themselves; None if all are new. Takes no lock.
+
+        Errors: StorageError for a `meta.properties` that can't be read, if no other one tells.
+        """
+        failure: StorageError | None = None
+        for path in self._directories:
+            place = f"{path}/{META_PROPERTIES}"
+            try:
+                properties = decode_meta_properties(self._filesystem.read_bytes(place), place) if self._filesystem.exists(place) else None
+            except OSError as error:
+                failure = failure or storage_error(place, error)
+            except StorageError as error:
+                failure = failure or error
+            else:
+                if properties is not None:
+                    return properties.cluster_id
+        if failure is not None:
+            raise failure
+        return None
+
+    def note_each_other(self, lost: Mapping[TopicId, str]) -> None:
+        """Notes the directories in each other, and those that are missing, for the next start. Start code: it syncs."""
+        known = dict(lost)
+        for path, directory in self._directories.items():
+            if directory.state.directory_id is not None:
+                known[directory.state.directory_id] = self._filesystem.absolute_path(path)
+        for path, directory in self._directories.items():
+            if directory.is_online and read_known(self._filesystem, path) != known:
+                try:
+                    self._filesystem.replace_file(f"{path}/{KNOWN_DIRECTORIES}", encode_known(known))
+                except OSError as error:
+                    if not is_passing(error):
+                        directory.fail(error)
+
+    # What they are
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """All log directories, as they were given."""
+        return tuple(self._directories)
+
+    def absolute_path(self, path: str) -> str:
+        """The path of a log directory from the root."""
+        return self._filesystem.absolute_path(path)
+
+    def usage(self, path: str) -> DirectoryUsage:
+        """What is in a log directory, and how much room there is. Errors: StorageError when it is offline or can't be asked."""
+        directory = self._directories[path]
+        if not directory.is_online:
+            raise StorageError(path, f"the log directory is offline: {directory.state.offline_reason}")
+        try:
+            total_bytes, usable_bytes = self._filesystem.total_bytes(path), self._filesystem.free_bytes(path)
+        except OSError as error:
+            raise storage_error(path, error) from error
+        return DirectoryUsage(
+            absolute_path=self.absolute_path(path),
+            logs=tuple(directory.logs.values()),
+            total_bytes=total_bytes,
+            usable_bytes=0 if path in self.without_room else usable_bytes,
+            unfreed=directory.parts.removal.unfreed(),
+            journal=JournalSize(directory.parts.journal.end, len(directory.parts.journal.entries)),
+            erased=directory.parts.erasures.erased,
+            to_erase=directory.parts.erasures.to_erase,
+        )
+
+    def free_bytes(self, path: str) -> int:
+        """What this process may still write to the volume of a directory. Errors: StorageError."""
+        try:
+            return self._filesystem.free_bytes(path)
+        except OSError as error:
+            raise storage_error(path, error) from error
+
+    def unfreed(self, path: str, log: Log) -> Unfreed | None:
+        """What lies below the start of a log of the directory, in the segment that holds it, and takes room still; None for nothing."""
+        return self._directories[path].parts.holes.unfreed(log)
+
+    def logs_in(self, path: str) -> Collection[Log]:
+        """The logs of a directory, as they come and go."""
+        return self._directories[path].logs.values()
+
+    def take_refused(self, path: str) -> bool:
+        """Whether a write to the directory was refused for want of room since the last call."""
+        directory = self._directories[path]
+        refused = [log for log in directory.logs.values() if log.take_refused()]
+        return bool(refused) or directory.parts.journal.is_stalled
+
+    @property
+    def without_holes(self) -> list[str]:
+        """Directories whose file system turned out to make no holes in files."""
+        return [path for path, each in self._directories.items() if each.is_online and not each.parts.holes.can_punch]
+
+    @property
+    def recoveries(self) -> list[Recovery]:
+        """What loading the directories took, of those that are online and held any logs."""
+        return [
+            Recovery(path, each.state.directory.stopped_cleanly, *each.checked)
+            for path, each in self._directories.items()
+            if each.checked.logs
+        ]
+
+    @property
+    def strays(self) -> tuple[str, ...]:
+        """Paths of folders in the log directories that aren't partitions of ours; they are left alone."""
+        return tuple(stray for directory in self._directories.values() for stray in directory.strays)
+
+    @property
+    def load_reports(self) -> dict[TopicPartition, LoadReport]:
+        """What loading repaired, by partition; partitions without a repair are left out."""
+        return {key: report for directory in self._directories.values() for key, report in directory.reports.items()}
+
+    @property
+    def any_is_online(self) -> bool:
+        """Whether anything can still be written."""
+        return any(directory.is_online for directory in self._directories.values())
+
+    @property
+    def offline(self) -> dict[str, str]:
+        """The directories that are offline, with the reason."""
+        return {path: directory.state.offline_reason or "" for path, directory in self._directories.items() if not directory.is_online}
+
+    def commit(self, path: str, barrier: Barrier, on_done: Callable[[OSError | None], None]) -> None:
+        """Makes files of others in a log directory durable, behind what is under way there."""
+        self.committers[path].submit(barrier, on_done)
+
+    def fail(self, path: str, error: OSError) -> None:
+        """A file of others in a log directory has failed: the directory goes offline."""
+        self._directories[path].fail(error)
+
+    # Due work
+
+    def due_work(self, wall_ms: int) -> Iterator[None]:
+        """Does what is due, a step at a time: flushes by time, checkpoints, removal of files, forgetting silent producers.
+
+        To be begun on the order of once a second, and always to be taken to its end. A step takes well below a millisecond.
+        """
+        for directory in self._directories.values():
+            yield from directory.due_work(wall_ms)
+
+    def free_deleted(self) -> Iterator[None]:
+        """Gives the room of deleted records back that is due, and erases them, a step at a time. To be begun some twenty times a second."""
+        for directory in self._directories.values():
+            if directory.is_online:
+                yield from directory.parts.holes.round()
+                yield from directory.parts.erasures.round()
+        self.answers.release()
+
+    def write_cleaner_checkpoints(self) -> Iterator[None]:
+        """Notes how far logs are compacted, a step at a time, where that has changed."""
+        for directory in self._directories.values():
+            yield from directory.parts.cleanings.write()
+
+    # Stopping
+
+    def close(self, broker_epoch: int = -1) -> None:
+        """A clean stop: all logs, checkpoints and journals durable, then each directory's marker, then its lock. Blocks for the disk.
+
+        Callers that wait for a log start are answered. The logs are not used any more.
+        Errors: the first StorageError, when all directories are done; one that failed, or had failed before, has no marker.
+        """
+        failure: StorageError | None = None
+        self._drain()
+        for directory in self._directories.values():
+            if directory.is_online:
+                try:
+                    directory.finish(broker_epoch)
+                except StorageError as error:
+                    failure = failure or error
+            directory.release()
+        if failure is not None:
+            raise failure
+
+    def release(self) -> None:
+        """Ends without a clean stop: answers what is under way and gives up the locks. The next start recovers."""
+        self._drain()
+        for directory in self._directories.values():
+            directory.release()
+
+    def _drain(self) -> None:
+        for directory in self._directories.values():
+            directory.stop()
+        self.answers.release()
+        for committer in self.committers.values():
+            committer.close()

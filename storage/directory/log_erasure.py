@@ -1,0 +1,223 @@
+"""What is left to do until no file of a log has a deleted record, and the writing of its first segment without them.
+
+| step (`next_step`) | |
+|---|---|
+| `LET_GO` | segments that lie wholly below the log start leave the log; of the one that is written a new one is begun first |
+| `PUNCH` | what is deleted ends with a batch: a hole does (`directory_holes.py`) |
+| `WRITE_AGAIN` | a batch straddles the log start, or there are no holes: `LogErasure` |
+
+`LogErasure` closes the segment if it is the one that is written, has a worker write it again (`erasing.py`), and swaps it in.
+
+Guards: the log start is durable and visible before anything begins (rule DR1); a swap counts only while the log is what it was
+(`segment_swap.py`); compaction and erasing of a log exclude each other (`SegmentSwaps.is_taken`); the state of the producers is durable
+before batches that say it go.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from functools import partial
+from typing import TYPE_CHECKING
+
+from lowtide.runtime.committer import Barrier
+from lowtide.runtime.filesystem import FileToSync
+from lowtide.storage.checkpoint import joined
+from lowtide.storage.compaction.erasing import ErasureOrder, Progress, SegmentErasure
+from lowtide.storage.errors import DamagedSegmentError, StorageError, is_passing
+from lowtide.storage.log.segment_swap import CleanedGroup, SeenSegment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lowtide.storage.directory.log_settings import DirectoryPorts
+    from lowtide.storage.log.log import Log
+    from lowtide.storage.log.open_transactions import CompletedTransaction
+    from lowtide.storage.log.segment_files import RemovedSegment
+
+
+class Step(Enum):
+    """What comes next."""
+
+    NOTHING = "no record below the log start is in the log's segments"
+    LET_GO = "segments are wholly below the log start"
+    PUNCH = "whole batches are deleted"
+    WRITE_AGAIN = "a batch straddles the log start, or no hole can be made"
+
+
+def next_step(log: Log, *, makes_holes: bool) -> Step:
+    """What erasing a log takes now. Errors: StorageError."""
+    start, segments = log.log_start_offset, log.segments
+    segment = segments[0]
+    if len(segments) > 1 and segments[1].base_offset <= start:
+        return Step.LET_GO
+    if not segment.size or segment.gone_offset >= start:
+        return Step.NOTHING
+    place = segment.find(start)
+    if place is not None and place.base_offset < start:
+        return Step.WRITE_AGAIN
+    if (segment.size if place is None else place.position) <= segment.punched:
+        return Step.NOTHING
+    # A hole ends where a batch begins, or the log ends; between its last batch and the next segment offsets may be missing.
+    if makes_holes and log.frees_at_once and (place is not None or start == log.log_end_offset):
+        return Step.PUNCH
+    return Step.LET_GO if place is None and segment.is_pinned else Step.WRITE_AGAIN
+
+
+class LogErasure:
+    """One segment that is written again. `begin` once; `on_end` is called once, with what went wrong, if anything did.
+
+    A log that has changed meanwhile is no fault: what is left is to be looked at again.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        ports: DirectoryPorts,
+        is_here: Callable[[Log], bool],
+        remove: Callable[[Log, list[RemovedSegment]], None],
+        on_end: Callable[[OSError | StorageError | None], None],
+    ) -> None:
+        """`is_here` says whether the log is still one of the directory's; `remove` is given the segment that gave way."""
+        self.log = log
+        self.needs_room = False
+        """Whether a name lacks room: then `name_files` is to be called again."""
+        self.written_bytes = 0
+        """The size of the new segment, once it is written."""
+        self._ports = ports
+        self._is_here = is_here
+        self._remove = remove
+        self._on_end = on_end
+        self._log_start_offset = log.log_start_offset
+        self._seen: list[SeenSegment] = []
+        self._removed: list[RemovedSegment] = []
+        self._state: list[Barrier] = []
+
+    def begin(self) -> None:
+        """Has it done. Errors: StorageError, OSError; then it isn't begun."""
+        log, filesystem = self.log, self._ports.filesystem
+        if log.segments[0].is_pinned:
+            log.roll(self._ports.clock.wall_ms())
+        segment = log.segments[0]
+        place = segment.find(self._log_start_offset)
+        order = ErasureOrder(
+            directory=log.directory,
+            base_offset=segment.base_offset,
+            size=segment.size,
+            log_start_offset=self._log_start_offset,
+            position=segment.size if place is None else place.position,
+            aborted=_aborted(log),
+        )
+        paths = log.snapshot_for_erasure()
+        files = tuple(FileToSync(filesystem, path) for path in paths)
+        self._state = [Barrier(files=files, directories=(log.directory,) if files else ())]
+        self._seen = log.swaps.see(segment.base_offset + 1)
+        log.swaps.take()
+        self._submit(SegmentErasure(filesystem, order))
+
+    def _submit(self, work: SegmentErasure) -> None:
+        self._ports.worker.submit(partial(_step, work), partial(self._on_step, work))
+
+    def _on_step(self, work: SegmentErasure, outcome: object) -> None:
+        is_unchanged = self._is_unchanged()
+        if isinstance(outcome, Progress):
+            if not is_unchanged:
+                self._abandon(work, None)
+            elif outcome is Progress.NOTHING:
+                self.log.on_erased(self._log_start_offset)
+                self._end(None)
+            elif outcome is Progress.GOES_ON:
+                self._submit(work)
+            else:
+                self._swap(work)
+        elif isinstance(outcome, OSError | StorageError):
+            # What a worker found in a file that was cut, or is gone, says nothing.
+            self._abandon(work, outcome if is_unchanged or is_passing(outcome) else None)
+        elif isinstance(outcome, BaseException):
+            raise outcome
+
+    def _is_unchanged(self) -> bool:
+        return self._is_here(self.log) and self.log.swaps.are_unchanged(self._seen)
+
+    def _abandon(self, work: SegmentErasure, error: OSError | StorageError | None) -> None:
+        """Leaves no file behind."""
+
+        def abandoned(outcome: object) -> None:
+            if isinstance(outcome, BaseException) and not isinstance(outcome, OSError):
+                raise outcome
+            self._end(error or (outcome if isinstance(outcome, OSError) else None))
+
+        self._ports.worker.submit(work.abandon, abandoned)
+
+    def _swap(self, work: SegmentErasure) -> None:
+        self.written_bytes = work.size
+        group = CleanedGroup(self._seen, 1, work.size, bool(work.aborted))
+        try:
+            barrier = self.log.swaps.begin(group)
+        except (OSError, StorageError) as error:
+            self._end(error)
+            return
+        if barrier is None:
+            self._end(None)
+        else:
+            self._ports.committer.submit(joined([*self._state, barrier]), self._on_swapped)
+
+    def _on_swapped(self, error: OSError | None) -> None:
+        """The `.swap` files are there for good."""
+        swaps, finished = self.log.swaps, None
+        if not self._is_here(self.log):
+            self._end(None)
+            return
+        try:
+            if error is None:
+                finished = swaps.finish(self._ports.clock.wall_ms())
+            else:
+                swaps.abandon()
+        except (OSError, StorageError) as failed:
+            self._end(failed)
+            return
+        if finished is None:
+            self._end(error)
+            return
+        self.log.on_erased(self._log_start_offset)
+        self._removed = finished
+        self.name_files()
+
+    def name_files(self) -> None:
+        """The log reads from the new files; they get their names, now or when there is room for these."""
+        self.needs_room = False
+        if not self._is_here(self.log):
+            self._end(None)
+            return
+        try:
+            barrier = self.log.swaps.name_files()
+        except OSError as error:
+            self.needs_room = is_passing(error)
+            if not self.needs_room:
+                self._end(error)
+            return
+        self._ports.committer.submit(barrier, self._on_named)
+
+    def _on_named(self, error: OSError | None) -> None:
+        if self._is_here(self.log):
+            self._remove(self.log, self._removed)
+        self._end(error)
+
+    def _end(self, error: OSError | StorageError | None) -> None:
+        self.log.swaps.release()
+        self._on_end(error if self._is_here(self.log) else None)
+
+
+def _aborted(log: Log) -> list[CompletedTransaction]:
+    base_offset = log.segments[0].base_offset
+    try:
+        return log.swaps.aborted_in(base_offset)
+    except DamagedSegmentError:
+        log.rebuild_aborted([base_offset])
+        return log.swaps.aborted_in(base_offset)
+
+
+def _step(work: SegmentErasure) -> Progress | OSError | StorageError:
+    try:
+        return work.step()
+    except (OSError, StorageError) as error:
+        return error

@@ -1,0 +1,56 @@
+"""What one topic, or one version of Produce, allows in a batch."""
+
+from __future__ import annotations
+
+import msgspec
+
+from lowtide.protocol.compression import Compression
+from lowtide.storage.log.record_walk import HEADERS_MAX
+
+_MAX_INT64 = 2**63 - 1
+
+MAXIMUM_DECOMPRESSED_BYTES = 128 << 20
+"""A compressed batch may not unpack to more: above the largest frame (100 MiB), far below a bomb."""
+
+MAX_RECORDS = 1_000_000
+"""Records of one batch, for compressed ones cost a sender nothing. Clients write ten thousand; Kafka's bound is the batch's size."""
+
+TARGET_CODECS = {
+    "uncompressed": Compression.NONE,
+    "gzip": Compression.GZIP,
+    "snappy": Compression.SNAPPY,
+    "lz4": Compression.LZ4,
+    "zstd": Compression.ZSTD,
+}
+"""Values of `compression.type` besides "producer", which keeps what the producer chose."""
+
+
+class ValidationRules(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What one topic, or one Produce version, allows. Built once per configuration, not per request.
+
+    `max_message_bytes` bounds the whole batch, inclusive. `timestamp_type` is "create" or "log_append"; a record older than now by
+    more than `timestamp_before_max_ms`, or newer by more than `timestamp_after_max_ms`, is refused. `compacted` topics need keys.
+    `compression_type` is "producer" or a key of `TARGET_CODECS`. `allow_zstd` is False below Produce v7.
+    """
+
+    max_message_bytes: int = 1_048_588
+    timestamp_type: str = "create"
+    timestamp_before_max_ms: int = _MAX_INT64
+    timestamp_after_max_ms: int = 3_600_000
+    compacted: bool = False
+    compression_type: str = "producer"
+    max_decompressed_bytes: int = 104_857_600
+    allow_zstd: bool = True
+    quick_records: int = _MAX_INT64
+    """Batches of more records take longer than an event loop may be held, as do those that are larger than `quick_bytes`
+    when decompressed, or are larger than `quick_compression_bytes` and have to be compressed again; all inclusive."""
+    quick_headers: int = HEADERS_MAX
+    """Of batches that only the plain form can check: those with more headers take long, too; inclusive."""
+    quick_bytes: int = _MAX_INT64
+    quick_compression_bytes: int = _MAX_INT64
+
+    def without_haste(self) -> ValidationRules:
+        """The same rules where time doesn't matter."""
+        return msgspec.structs.replace(
+            self, quick_records=_MAX_INT64, quick_headers=HEADERS_MAX, quick_bytes=_MAX_INT64, quick_compression_bytes=_MAX_INT64
+        )

@@ -1,0 +1,84 @@
+"""Three broker processes are killed again and again while they erase: no live record is lost, and none that was deleted is in any file.
+
+The batches straddle each log start, and are read back from each replica's own files too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from lowtide.admin import AdminClient, ErasedRecords, TopicPartition
+from lowtide.admin.errors import DeadlineExceededError
+from lowtide.protocol.errors import ErrorCode
+from lowtide.testing.etcd import missing
+
+from .cluster_processes import ClusterProcesses
+
+pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+
+TOPIC = "erased"
+ROUNDS = int(os.environ.get("ROUNDS", "2"))
+BATCHES, PER_BATCH = 12, 7
+SEED = int(os.environ.get("SEED", "1"))
+
+
+def value_of(offset: int) -> bytes:
+    return b"-record-%09d-" % offset + b"." * 300
+
+
+def leftovers(cluster: ClusterProcesses, start: int) -> list[str]:
+    """The files of all brokers that have a record below the log start."""
+    found = []
+    for directory in cluster.directories.values():
+        for path in sorted(directory.rglob(f"{TOPIC}-0/*")):
+            content = path.read_bytes()
+            if any(b"-record-%09d-" % offset in content for offset in range(start)):
+                found.append(str(path.relative_to(cluster.directory)))
+    return found
+
+
+async def leader_of(cluster: ClusterProcesses) -> int:
+    return int((await cluster.until_partition(TOPIC, lambda row: row.leader_id >= 0)).leader_id)
+
+
+async def test_brokers_are_killed_while_they_erase(tmp_path: Path) -> None:
+    choice = random.Random(SEED)
+    partition = TopicPartition(TOPIC, 0)
+    async with ClusterProcesses(tmp_path) as cluster:
+        await cluster.create_topic(TOPIC, [cluster.ids])
+        start, end = 0, 0
+        for _ in range(ROUNDS):
+            leader = await leader_of(cluster)
+            for _ in range(BATCHES):
+                row = await cluster.produce(leader, TOPIC, [value_of(end + number) for number in range(PER_BATCH)])
+                assert (row.error_code, row.base_offset) == (ErrorCode.NONE, end)
+                end += PER_BATCH
+            start = choice.randrange(start + 1, end)
+            row = await cluster.delete(leader, TOPIC, start)
+            assert (row.error_code, row.low_watermark) == (ErrorCode.NONE, start)
+            async with AdminClient(cluster.bootstrap) as admin:
+                with contextlib.suppress(DeadlineExceededError):  # On a busy machine no broker may answer so soon.
+                    erasing = await admin.delete_records({partition: start}, erase=True, timeout=choice.choice((0.05, 0.2, 0.5)))
+                    assert isinstance(erasing[partition], ErasedRecords) or not erasing[partition].leader_done
+            await cluster.kill(*cluster.ids)
+            await cluster.restart(*cluster.ids)
+            await cluster.until_in_sync(TOPIC)
+            async with AdminClient(cluster.bootstrap) as admin:
+                erased = (await admin.delete_records({partition: start}, erase=True, timeout=60))[partition]
+            assert isinstance(erased, ErasedRecords), erased
+            assert (sorted(erased.erased_by), erased.not_erased_by) == (sorted(cluster.ids), {})
+            assert leftovers(cluster, start) == []
+            leader = await leader_of(cluster)
+            assert await cluster.bounds(leader, TOPIC) == (start, end)
+            records: dict[int, bytes] = {}
+            while start + len(records) < end:
+                _, more = await cluster.fetch(leader, TOPIC, start + len(records))
+                assert min(more) >= start, "a fetch carries a deleted record"
+                records |= more
+            assert records == {offset: value_of(offset) for offset in range(start, end)}
+        cluster.check_no_faults()

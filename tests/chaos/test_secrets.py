@@ -1,0 +1,86 @@
+"""No secret leaves a broker: not by its log, by its answers, by an error at its start, nor by files that others may read.
+
+Every secret of this broker has the same marker in it; what the broker writes and answers is searched for it (the class of CVE-2023-24619).
+"""
+
+from __future__ import annotations
+
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+
+from .serving import ServeProcess, run_to_end, serve_command
+
+MARKER = "m4rk3r-0f-a-s3cr3t"
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+JAAS = "listener.name.sasl_plaintext.plain.sasl.jaas.config"
+LISTENERS = "listeners=SASL_PLAINTEXT://127.0.0.1:0"
+SETTINGS = (
+    LISTENERS,
+    "inter.broker.listener.name=SASL_PLAINTEXT",
+    "sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-512",
+    "sasl.mechanism.inter.broker.protocol=PLAIN",
+    f"{JAAS}={PLAIN}" + f' username="b" password="{MARKER}" user_b="{MARKER}" user_alice="{MARKER}-a";',
+)
+
+
+def client(port: int, user: str, password: str, mechanism: str = "PLAIN") -> AdminClient:
+    login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism, "sasl.username": user, "sasl.password": password}
+    return AdminClient({"bootstrap.servers": f"127.0.0.1:{port}", "log_level": 0, **login})
+
+
+def add_user(directory: Path) -> str:
+    """Before the first start; returns what the command prints."""
+    command = [sys.executable, "-m", "lowtide.cli.main", "users", "add", "carol", "--log-dirs", str(directory)]
+    ended = subprocess.run(command, input=f"{MARKER}-carol\n", capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout + ended.stderr
+
+
+def readable_by_others(directory: Path) -> Iterator[Path]:
+    for path in directory.rglob("*"):
+        if path.is_file() and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            yield path
+
+
+async def test_a_broker_keeps_its_secrets(tmp_path: Path) -> None:
+    """Of its configuration, of logins that succeed and fail, and of users in its store."""
+    said = add_user(tmp_path / "data")
+    async with ServeProcess(tmp_path / "data", *SETTINGS) as broker:
+        admin = client(broker.port, "alice", f"{MARKER}-a")
+        (described,) = admin.describe_configs([ConfigResource(ResourceType.BROKER, "0")]).values()
+        configs = described.result(30)
+        assert configs[JAAS].value is None
+        assert client(broker.port, "carol", f"{MARKER}-carol", "SCRAM-SHA-512").list_topics(timeout=30).brokers
+        for user, mechanism in (("alice", "PLAIN"), ("nobody", "PLAIN"), ("carol", "SCRAM-SHA-512")):
+            with pytest.raises(KafkaException):
+                client(broker.port, user, f"{MARKER}-wrong", mechanism).list_topics(timeout=3)
+        assert await broker.terminate() == 0
+    said += f"{broker.lines} {broker.noise} {[(entry.name, entry.value) for entry in configs.values()]}"
+    assert "login refused" in said
+    assert MARKER not in said
+    assert not [path for path in readable_by_others(tmp_path / "data") if MARKER.encode() in path.read_bytes()]
+    assert not [path for path in (tmp_path / "data").rglob("*") if path.is_file() and f"{MARKER}-carol".encode() in path.read_bytes()]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        (LISTENERS, f"{JAAS}=no.such.LoginModule required password={MARKER};"),
+        (LISTENERS, f'{JAAS}={PLAIN} user_b="{MARKER}'),
+        ("listeners=SSL://127.0.0.1:0", "ssl.keystore.location=/no/such/file", f"ssl.keystore.password={MARKER}"),
+        ("listeners=SSL://127.0.0.1:0", "ssl.keystore.type=PEM", f"ssl.keystore.key={MARKER}", f"ssl.keystore.certificate.chain={MARKER}"),
+    ],
+    ids=["another login module", "a string without its end", "no key store", "a key that is none"],
+)
+def test_a_refused_start_shows_no_secret(tmp_path: Path, settings: tuple[str, ...]) -> None:
+    ended = run_to_end(serve_command(tmp_path / "data", "sasl.enabled.mechanisms=PLAIN", *settings))
+    assert ended.returncode == 2
+    assert len(ended.stderr.strip().splitlines()) == 1
+    assert MARKER not in ended.stdout + ended.stderr

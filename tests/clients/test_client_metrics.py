@@ -1,0 +1,49 @@
+"""Clients' metrics (KIP-714) with librdkafka, which pushes them by itself where the cluster wants them."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from confluent_kafka import Producer
+
+from lowtide.admin import BlockingAdminClient, NewTopic
+from lowtide.admin.configs import ConfigChange, ConfigResource, ResourceType
+from lowtide.testing.cluster import LowtideCluster
+
+ENDS_S = 60
+
+
+def clients_of(cluster: LowtideCluster) -> Any:
+    """What the broker keeps of clients, which has a thread of its own here."""
+    (broker,) = cluster._cluster.brokers.values()  # type: ignore[union-attr]
+    return broker.serving.groups.broker.clients
+
+
+def test_librdkafka_pushes_what_is_wanted_of_it() -> None:
+    with LowtideCluster() as cluster, BlockingAdminClient(cluster.bootstrap) as admin:
+        resource = ConfigResource(ResourceType.CLIENT_METRICS, "of-apps")
+        changes = {
+            "metrics": "org.apache.kafka.producer.",
+            "interval.ms": "300",
+            "match": "client_id=app,client_software_name=(librdkafka|confluent-kafka-python)",
+        }
+        assert admin.alter_configs({resource: [ConfigChange(key, value) for key, value in changes.items()]}) == {resource: None}
+        told = admin.describe_configs([resource])[resource]
+        assert {key: entry.value for key, entry in told.items()} == changes
+        admin.create_topics([NewTopic(name="t")])
+        producer = Producer({"bootstrap.servers": cluster.bootstrap, "client.id": "app"})
+        found: dict[str, Any] = {}
+        ends = time.monotonic() + ENDS_S
+        while not found and time.monotonic() < ends:
+            producer.produce("t", b"v")
+            producer.poll(0.1)
+            found = {series.name: (facts, series) for facts, series in list(clients_of(cluster).series())}
+        producer.flush(10)
+        del producer
+        assert found, "nothing was pushed"
+        assert all(name.startswith("org.apache.kafka.producer.") for name in found), found
+        facts, _ = next(iter(found.values()))
+        assert facts["client_id"] == "app"
+        assert facts["client_software_name"] == "confluent-kafka-python"
+        assert clients_of(cluster).refused == 0

@@ -1,0 +1,134 @@
+"""Erasing with real clients and three brokers: no file of any replica has a deleted record, and all others are read as before."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer
+from confluent_kafka import TopicPartition as ConfluentPartition
+
+from lowtide.admin import BlockingAdminClient, ConfigChange, ConfigResource, ErasedRecords, NewTopic, ResourceType, TopicPartition
+from lowtide.protocol.records import iterate_batches, iterate_records
+from lowtide.testing.cluster import LowtideCluster
+
+from .command_lines import run
+
+RECORDS, START = 500, 237
+DELETED, KEPT = b"-this-was-deleted-", b"-this-is-kept-"
+ALL = (1, 2, 3)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LowtideCluster]:
+    with LowtideCluster(brokers=3, config={"default.replication.factor": "3", "min.insync.replicas": "2"}) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def admin(cluster: LowtideCluster) -> Iterator[BlockingAdminClient]:
+    with BlockingAdminClient(cluster.bootstrap) as admin:
+        yield admin
+
+
+def value_of(number: int) -> bytes:
+    return (DELETED if number < START else KEPT) + b"%06d-" % number + bytes(range(200))
+
+
+def produce(producer: Producer, topic: str, first: int, end: int) -> None:
+    for number in range(first, end):
+        producer.produce(topic, value_of(number), partition=0)
+    assert producer.flush(30) == 0
+
+
+def consumed(cluster: LowtideCluster, topic: str, count: int) -> list[bytes]:
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "unused", "enable.auto.commit": False})
+    consumer.assign([ConfluentPartition(topic, 0, OFFSET_BEGINNING)])
+    messages = consumer.consume(count, timeout=30)
+    consumer.close()
+    return [message.value() for message in messages if message.value() is not None]
+
+
+def files_with(cluster: LowtideCluster, marker: bytes, topic: str) -> list[str]:
+    """The files of all brokers' replicas that have these bytes, as they lie there or compressed."""
+    found = []
+    for path in sorted(Path(cluster.data_directory).rglob(f"{topic}-*/*")):
+        content = path.read_bytes() if path.is_file() else b""
+        values = [record.value or b"" for record in records_in(content)] if ".log" in path.name else []
+        if marker in content or any(marker in value for value in values):
+            found.append(str(path.relative_to(cluster.data_directory)))
+    return found
+
+
+def records_in(content: bytes) -> Iterator[object]:
+    for position, header in iterate_batches(content):
+        if not header.is_control and header.record_count:
+            yield from iterate_records(content[position : position + header.size_bytes], max_bytes=1 << 24)
+
+
+@pytest.mark.parametrize("kind", ["none", "gzip", "zstd", "transactional"])
+def test_no_file_of_any_replica_has_a_deleted_record(cluster: LowtideCluster, admin: BlockingAdminClient, kind: str) -> None:
+    topic = f"erased-{kind}"
+    admin.create_topics([NewTopic(name=topic, partitions=1)])
+    settings = {"bootstrap.servers": cluster.bootstrap, "linger.ms": 200, "enable.idempotence": True, "batch.num.messages": 100}
+    settings["compression.type"] = "none" if kind == "transactional" else kind
+    if kind == "transactional":
+        settings["transactional.id"] = topic
+    producer = Producer(settings)
+    if kind == "transactional":
+        producer.init_transactions(30)
+        producer.begin_transaction()
+    produce(producer, topic, 0, RECORDS)
+    if kind == "transactional":
+        producer.commit_transaction(30)
+    assert len(files_with(cluster, DELETED, topic)) == len(ALL)
+    result = admin.delete_records({TopicPartition(topic, 0): START}, erase=True, timeout=60)[TopicPartition(topic, 0)]
+    assert isinstance(result, ErasedRecords), result
+    assert (result.low_watermark, sorted(result.erased_by), result.not_erased_by) == (START, list(ALL), {})
+    assert files_with(cluster, DELETED, topic) == []
+    if kind == "transactional":
+        producer.begin_transaction()
+    produce(producer, topic, RECORDS, RECORDS + 10)
+    if kind == "transactional":
+        producer.commit_transaction(30)
+    assert consumed(cluster, topic, RECORDS + 10 - START) == [value_of(number) for number in range(START, RECORDS + 10)]
+
+
+def test_the_command_names_the_brokers_that_have_not_erased(cluster: LowtideCluster, admin: BlockingAdminClient) -> None:
+    topic = "by-command"
+    admin.create_topics([NewTopic(name=topic, partitions=1)])
+    produce(Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 200}), topic, 0, RECORDS)
+    words = ("records", "delete", f"{topic}:0", "--offset", START, "--erase", "--yes")
+    cluster.stop_broker(3)
+    try:
+        ran = run(*words, bootstrap=cluster.bootstrap, code=1)
+        assert "not erased at broker 3 (1 partition: it isn't live)" in ran.stderr
+        assert ran.stdout.rstrip().endswith("  1, 2")
+        assert len(files_with(cluster, DELETED, topic)) == 1
+    finally:
+        cluster.start_broker(3)
+    deadline = time.monotonic() + 60
+    while (told := json.loads(run(*words, "--output", "json", bootstrap=cluster.bootstrap, code=None).stdout))["partitions"][0][
+        "not_erased_by"
+    ]:
+        assert time.monotonic() < deadline, told
+    assert (told["erase"], sorted(told["partitions"][0]["erased_by"])) == (True, list(ALL))
+    assert files_with(cluster, DELETED, topic) == []
+    assert "not possible together" in run(*words, "--leader-only", bootstrap=cluster.bootstrap, code=2).stderr
+
+
+def test_a_topic_that_says_so_erases_by_itself(cluster: LowtideCluster, admin: BlockingAdminClient) -> None:
+    topic = "by-itself"
+    admin.create_topics([NewTopic(name=topic, partitions=1)])
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    assert admin.alter_configs({resource: [ConfigChange("lowtide.delete.erase", "true")]}) == {resource: None}
+    produce(Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 200}), topic, 0, RECORDS)
+    admin.delete_records({TopicPartition(topic, 0): START})
+    # A second request finds nothing left to do, or waits for the first.
+    result = admin.delete_records({TopicPartition(topic, 0): START}, erase=True, timeout=60)[TopicPartition(topic, 0)]
+    assert isinstance(result, ErasedRecords), result
+    assert files_with(cluster, DELETED, topic) == []
+    assert consumed(cluster, topic, RECORDS - START) == [value_of(number) for number in range(START, RECORDS)]

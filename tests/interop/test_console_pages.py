@@ -1,0 +1,256 @@
+"""Every page of the console in a real browser, against three real brokers: drawn, live, by keyboard, without serious findings of axe-core.
+
+With SCREENSHOTS=docs/images pictures for docs/console.md are taken.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from lowtide.testing.cluster import LowtideCluster
+from tests.console_browser import Tab, chromium, console_process
+
+from .axe import axe_script
+
+pytestmark = pytest.mark.interop
+
+HOSTILE = "<img src=x onerror=document.title='pwned'>"
+RECORDS = 6000
+HOUR_MS = 3_600_000
+WIDE = 1000
+FIRST_PAGE_BYTES = 300_000
+FIRST_PAGE_MS = 300
+SLOW = 3
+"""So many times as long is allowed on a busy machine."""
+
+
+def fill(bootstrap: str) -> None:
+    """Topics with an hour of records, groups, a thousand partitions, and texts that a page must not take for markup."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    flights = {
+        "internal.segment.bytes": "16384",
+        "retention.ms": str(2 * HOUR_MS),
+        "retention.bytes": "4000000",
+        "file.delete.delay.ms": "2000",
+    }
+    topics = [
+        NewTopic("flights", 3, 3, config=flights),
+        NewTopic("orders", 2, 3),
+        NewTopic("hostile", 1, 3),
+        NewTopic("wide", WIDE, 1),
+    ]
+    for future in admin.create_topics(topics).values():
+        future.result()
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
+    now_ms = round(time.time() * 1000)
+    for number in range(RECORDS):
+        value = json.dumps({"flight": f"UA{number % 900}", "from": ("EWR", "LGA", "JFK")[number % 3], "delay": number % 117 - 10})
+        at_ms = now_ms - HOUR_MS + number * HOUR_MS // RECORDS
+        producer.produce("flights", value.encode(), key=f"N{number % 4000:05}".encode(), timestamp=at_ms, partition=number % 3)
+        if number % 60 == 0:
+            producer.flush()
+    for number in range(200):
+        producer.produce("orders", b"\x00\x01" + bytes([number]), key=str(number).encode())
+        producer.produce("hostile", HOSTILE.encode(), key=HOSTILE.encode(), headers=[(HOSTILE, HOSTILE.encode())])
+    producer.flush()
+    for group, topic, offset, partitions in (("etl", "flights", 700, 3), ("audit", "flights", 1200, 3), (HOSTILE, "hostile", 10, 1)):
+        consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False})
+        consumer.commit(offsets=[TopicPartition(topic, number, offset) for number in range(partitions)], asynchronous=False)
+        consumer.close()
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """A console that may write, over three brokers."""
+    with LowtideCluster(3) as cluster:
+        fill(cluster.bootstrap)
+        with console_process("--bootstrap-server", cluster.bootstrap, "--write") as address:
+            yield address
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture(params=["light", "dark"])
+def tab(request: pytest.FixtureRequest, browser: Any, address: str) -> Iterator[Tab]:
+    """In both themes."""
+    tab = Tab(browser, address, request.param)
+    yield tab
+    tab.close()
+    assert tab.troubles == []
+    assert tab.hosts <= {address.split("/")[2]}, "nothing comes from elsewhere"
+
+
+PAGES = {
+    "cluster": ("#/cluster", "Broker 3"),
+    "topics": ("#/topics", "flights"),
+    "topic": ("#/topic?topic=flights&partition=0", "The oldest segment is"),
+    "wide": ("#/topic?topic=wide", "Partitions of wide"),
+    "records": ("#/records?topic=flights&partition=0&place=start", "UA0"),
+    "hostile": ("#/records?topic=hostile&partition=0&place=start", "<img"),
+    "groups": ("#/groups", "audit"),
+    "group": ("#/group?group=etl", "flights"),
+    "deletes": ("#/deletes", "Ended"),
+    "purge": ("#/purge?topic=flights&partition=0", "Up to where"),
+}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_page_is_drawn_and_has_no_serious_finding(tab: Tab, name: str, axe: str) -> None:
+    path, text = PAGES[name]
+    page = tab.open(path)
+    page.wait_for_function("text => document.body.textContent.includes(text)", arg=text)
+    if name == "topic":
+        page.wait_for_selector("figure svg rect.segment")
+        page.wait_for_selector(".plot canvas")
+    if name == "hostile":
+        page.locator("details.record summary").first.click()
+    assert "pwned" not in page.title()
+    assert page.locator("img[src='x']").count() == 0
+    serious = findings(page, axe)
+    assert serious == []
+    picture(page, f"console-{name}-{page.evaluate('matchMedia(`(prefers-color-scheme: dark)`).matches') and 'dark' or 'light'}")
+
+
+@pytest.fixture(scope="session")
+def axe() -> str:
+    return axe_script()
+
+
+def findings(page: Any, axe: str) -> list[str]:
+    """What axe-core finds that is serious or critical. It is put in past the page's policy, by the debugger."""
+    page.context.new_cdp_session(page).send("Runtime.evaluate", {"expression": axe})
+    results = page.evaluate("() => axe.run(document, { resultTypes: ['violations'] })")
+    return [
+        f"{each['id']} ({each['impact']}): {[node['target'] for node in each['nodes']][:3]}"
+        for each in results["violations"]
+        if each["impact"] in ("serious", "critical")
+    ]
+
+
+def picture(page: Any, name: str) -> None:
+    folder = os.environ.get("SCREENSHOTS")
+    if folder:
+        page.screenshot(path=str(Path(folder) / f"{name}.png"))
+
+
+def test_the_first_page_is_small_and_soon_there(browser: Any, address: str) -> None:
+    """By what the server sends, and the least of several measurements: a busy machine only adds."""
+    times, sizes = [], []
+    for _ in range(5):
+        tab = Tab(browser, address)
+        page = tab.open()
+        page.wait_for_selector("table tbody tr")
+        entries = page.evaluate(
+            "performance.getEntriesByType('resource').concat(performance.getEntriesByType('navigation')).map(each => each.transferSize)"
+        )
+        sizes.append(sum(entries))
+        times.append(page.evaluate("performance.getEntriesByType('paint').find(each => each.name === 'first-contentful-paint').startTime"))
+        tab.close()
+    assert max(sizes) < FIRST_PAGE_BYTES
+    assert min(times) < SLOW * FIRST_PAGE_MS
+    print(f"first page: {max(sizes)} bytes, first contentful paint {min(times):.0f} ms")
+
+
+def test_a_thousand_partitions_scroll(tab: Tab) -> None:
+    """Only rows in sight are drawn, and the last one can be reached."""
+    page = tab.open("#/topic?topic=wide")
+    table = page.get_by_role("region", name="Partitions of wide")
+    table.locator("tbody tr th").first.wait_for()
+    assert table.locator("table").get_attribute("aria-rowcount") == str(WIDE + 1)
+    assert table.locator("tbody tr").count() < 100
+    table.evaluate("element => { element.scrollTop = element.scrollHeight; }")
+    table.get_by_role("link", name=f"Partition {WIDE - 1}", exact=True).wait_for()
+    assert table.locator("tbody tr").count() < 100
+
+
+def test_the_keyboard_reaches_everything(tab: Tab) -> None:
+    """The skip link is first, focus goes to the heading of a page that is opened, tables can be sorted and scrolled."""
+    page = tab.open("#/topics")
+    page.get_by_role("link", name="flights", exact=True).wait_for()
+    page.evaluate("document.activeElement.blur()")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.tagName") == "H1"
+    sort = page.get_by_role("button", name="Partitions", exact=True)
+    sort.focus()
+    page.keyboard.press("Enter")
+    assert page.locator("th[aria-sort=descending]").inner_text().startswith("Partitions")
+    page.get_by_role("link", name="flights", exact=True).focus()
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => document.activeElement.tagName === 'H1' && document.activeElement.textContent === 'flights'")
+    assert page.title() == "flights – Lowtide"
+
+
+def test_the_theme_can_be_chosen_and_stays(tab: Tab) -> None:
+    page = tab.open("#/cluster")
+    ground = "getComputedStyle(document.body).backgroundColor"
+    before = page.evaluate(ground)
+    page.locator("#theme").click()
+    after = page.evaluate(ground)
+    assert after != before
+    page.reload()
+    page.wait_for_selector("main h1")
+    assert page.evaluate(ground) == after
+
+
+def test_a_delete_is_watched_from_click_to_freed_bytes(browser: Any, address: str, axe: str) -> None:
+    """Rehearsed, confirmed, done at every replica, and the files gone from all disks."""
+    tab = Tab(browser, address)
+    page = tab.open("#/purge?topic=flights&partition=2")
+    page.get_by_label("The first offset that stays").fill("1500")
+    page.get_by_role("button", name="Rehearse").click()
+    page.get_by_role("heading", name="Rehearsal").wait_for()
+    assert "1,500" in page.locator("main").inner_text()
+    assert findings(page, axe) == []
+    picture(page, "console-rehearsal-light")
+    page.get_by_role("button", name="Delete 1,500 records").click()
+    for step in ("asked", "leader", "replicas", "freed"):
+        page.wait_for_selector(f"li[data-step={step}][data-done=yes]", timeout=60_000)
+    freed = page.locator("p[role=status]", has_text="freed on all disks").inner_text()
+    assert findings(page, axe) == []
+    picture(page, "console-delete-light")
+    page.get_by_role("link", name="Deletes", exact=True).click()
+    page.get_by_role("region", name="Deletes that ended last").locator("tbody tr", has_text="0 → 1,500").wait_for()
+    picture(page, "console-deletes-ended-light")
+    tab.close()
+    assert tab.troubles == []
+    print(freed)
+
+
+def test_offsets_of_a_group_are_reset_after_a_rehearsal(browser: Any, address: str, axe: str) -> None:
+    tab = Tab(browser, address)
+    page = tab.open("#/group?group=audit")
+    page.get_by_role("button", name="Reset offsets").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Set to").select_option("offset")
+    dialog.get_by_label("Value").fill("1000")
+    dialog.get_by_role("button", name="Rehearse").click()
+    dialog.get_by_role("button", name="Set 3 offsets").wait_for()
+    assert findings(page, axe) == []
+    dialog.get_by_role("button", name="Set 3 offsets").click()
+    page.get_by_role("region", name="Offsets of audit").locator("td", has_text="1,000").first.wait_for()
+    tab.close()
+    assert tab.troubles == []
+
+
+def test_a_narrow_screen_needs_no_scrolling_sideways(browser: Any, address: str) -> None:
+    tab = Tab(browser, address, width=420)
+    for path, text in PAGES.values():
+        page = tab.open(path)
+        page.wait_for_function("text => document.body.textContent.includes(text)", arg=text)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 420, path
+    tab.close()

@@ -1,0 +1,81 @@
+"""`lowtide top` and the console at an Apache Kafka: all that any cluster tells is there, and what only Lowtide tells is left out."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from lowtide.testing.free_ports import free_ports
+from tests.clients.console_visitor import console_of
+from tests.clients.driver import until
+
+from .kafka import Kafka
+
+pytestmark = pytest.mark.interop
+
+TOPIC, GROUP = "clicks", "readers"
+
+
+@pytest.fixture(scope="module")
+def bootstrap(jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A running Kafka node with a topic, records, and a group that is behind."""
+    node = Kafka(jars, tmp_path_factory.mktemp("kafka") / "node", free_ports(2))
+    try:
+        node.start()
+        admin = AdminClient({"bootstrap.servers": node.bootstrap})
+        admin.create_topics([NewTopic(TOPIC, 2, 1)])[TOPIC].result(60)
+        producer = Producer({"bootstrap.servers": node.bootstrap})
+        for number in range(100):
+            producer.produce(TOPIC, value=b"v", key=b"k", partition=number % 2)
+        assert producer.flush(60) == 0
+        consumer = Consumer({"bootstrap.servers": node.bootstrap, "group.id": GROUP})
+        until(lambda: commits(consumer))
+        consumer.close()
+        yield node.bootstrap
+    finally:
+        node.stop()
+
+
+def commits(consumer: Consumer) -> bool:
+    """Whether a commit is taken: the first one meets a coordinator that has still to be elected."""
+    try:
+        consumer.commit(offsets=[TopicPartition(TOPIC, number, 20) for number in range(2)], asynchronous=False)
+    except KafkaException:
+        return False
+    return True
+
+
+def test_top_shows_it(bootstrap: str) -> None:
+    def top(*words: str) -> str:
+        command = [sys.executable, "-m", "lowtide.cli.main", "top", "--once", "--bootstrap-server", bootstrap, "--timeout", "60", *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    text = top()
+    assert TOPIC in text
+    assert GROUP in text
+    assert json.loads(top("--output", "json"))
+
+
+async def test_the_console_shows_it(bootstrap: str) -> None:
+    async with console_of({"bootstrap.servers": bootstrap}) as page:
+        cluster = await page.view("cluster")
+        assert [broker["id"] for broker in cluster["brokers"]] == [1]
+        assert {each["name"] for each in cluster["alerts"]} <= {"Log directory fills", "Full log directory"}
+        assert TOPIC in json.dumps(await page.view("topics"))
+        topic = await page.view(f"topic?topic={TOPIC}")
+        assert len(topic["partitions"]) == 2
+        assert GROUP in json.dumps(await page.view("groups"))
+        assert TOPIC in json.dumps(await page.view(f"group?group={GROUP}"))
+        records = await page.view(f"records?topic={TOPIC}&partition=0")
+        assert len(records["records"]) > 0
+        for view in ("deletes", f"segments?topic={TOPIC}&partition=0", f"history?topic={TOPIC}&partition=0"):
+            assert await page.view(view) is not None, view

@@ -1,0 +1,47 @@
+"""What visitors of `lowtide console` have to show, by the settings of the command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lowtide.cli.console import console_settings
+from lowtide.cli.outcome import CommandError
+from lowtide.console.settings import Login
+
+SASL = "security.protocol=SASL_PLAINTEXT\n"
+
+
+def settings_of(folder: Path, text: str, *, write: bool = False):
+    file = folder / "client.properties"
+    file.write_text(text, encoding="utf-8")
+    return console_settings("a:1", str(file), write=write)
+
+
+def test_a_cluster_without_logins_asks_for_none(tmp_path: Path):
+    settings = settings_of(tmp_path, "")
+    assert (settings.login, settings.write, settings.token) == (Login.NONE, False, None)
+    assert settings_of(tmp_path, "", write=True).write
+
+
+def test_sasl_without_a_name_lets_visitors_log_in(tmp_path: Path):
+    settings = settings_of(tmp_path, SASL)
+    assert (settings.login, settings.client.sasl, settings.client.tls) == (Login.PASSWORD, None, None)
+    assert settings_of(tmp_path, "security.protocol=SASL_SSL\n").client.tls is not None
+    assert settings_of(tmp_path, SASL + "sasl.mechanism=SCRAM-SHA-256\n").mechanisms == ("SCRAM-SHA-256",)
+
+
+def test_a_login_of_the_settings_is_for_who_has_the_address(tmp_path: Path):
+    login = SASL + "sasl.mechanism=PLAIN\nsasl.username=admin\nsasl.password=hidden\n"
+    one, other = settings_of(tmp_path, login), settings_of(tmp_path, login)
+    assert one.login is Login.TOKEN
+    assert one.token != other.token
+    assert len(one.token or "") == 48
+    assert "hidden" not in repr(one)
+    assert str(one.token) not in repr(one)
+
+
+def test_a_mechanism_that_visitors_cannot_use_is_refused(tmp_path: Path):
+    with pytest.raises(CommandError, match="not by GSSAPI"):
+        settings_of(tmp_path, SASL + "sasl.mechanism=GSSAPI\n")

@@ -1,0 +1,55 @@
+"""The files of the console: all there, small, and without anything that its policy forbids."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+
+from lowtide.console.files import FOLDER, NAMES, read_files
+from lowtide.runtime.filesystem import OsFileSystem
+
+STATIC = Path(FOLDER)
+FIRST_PAGE = 300_000
+OWN = [name for name in NAMES if not name.startswith("vendor/")]
+
+
+def test_every_file_is_served_and_every_module_is_there():
+    there = {str(path.relative_to(STATIC)) for path in STATIC.rglob("*") if path.is_file()}
+    assert there - set(NAMES) == {"vendor/uplot.LICENSE", "vendor/uplot.version"}
+    for name in NAMES:
+        if name.endswith(".js"):
+            folder = (STATIC / name).parent
+            for imported in re.findall(r"(?:from |import\()\"(\./[^\"]+|\.\./[^\"]+)\"", (STATIC / name).read_text(encoding="utf-8")):
+                assert str((folder / imported).resolve().relative_to(STATIC.resolve())) in NAMES
+
+
+def test_all_files_together_are_small():
+    """Even if a browser loaded every one for the first page."""
+    assert sum(len(file.content) for file in read_files(OsFileSystem()).values()) < FIRST_PAGE
+
+
+def test_nothing_is_loaded_from_elsewhere():
+    for name in OWN:
+        text = (STATIC / name).read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
+        assert re.search(r"https?://|//[a-z]+\.[a-z]+/", text) is None, name
+
+
+def test_no_markup_is_made_of_texts():
+    """And no style or script stands in the page itself: its policy would stop them."""
+    forbidden = re.compile(
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|DOMParser|srcdoc|setAttribute\(\"(?:style|on)"
+    )
+    for name in OWN:
+        assert forbidden.search((STATIC / name).read_text(encoding="utf-8")) is None, name
+    page = (STATIC / "index.html").read_text(encoding="utf-8")
+    assert re.search(r"<script(?![^>]*src=)|<style|style=|\son\w+=", page) is None
+
+
+def test_the_vendored_chart_is_the_package_that_is_named():
+    """Its file as the package has it, and a line that exports it."""
+    lines = dict(line.split(" ", 1) for line in (STATIC / "vendor/uplot.version").read_text(encoding="utf-8").splitlines())
+    content = (STATIC / "vendor/uplot.js").read_bytes().removesuffix(b"\nexport default uPlot;\n")
+    assert hashlib.sha256(content).hexdigest() == lines["uPlot.iife.min.js"]
+    assert hashlib.sha256((STATIC / "vendor/uplot.css").read_bytes()).hexdigest() == lines["uPlot.min.css"]
+    assert "MIT" in (STATIC / "vendor/uplot.LICENSE").read_text(encoding="utf-8")

@@ -1,0 +1,77 @@
+"""What `make` installs, and when: `make -n` says so without doing it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """As much of a fresh clone as its Makefile looks at, with an environment that has nothing."""
+    for name in ("Makefile", "pyproject.toml", "constraints.txt", "hatch_build.py"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    (tmp_path / ".venv" / "bin" / "python").symlink_to(sys.executable)
+    return tmp_path
+
+
+def steps(tree: Path, *targets: str) -> list[str]:
+    done = subprocess.run(["make", "-n", *targets], cwd=tree, capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout.splitlines()
+
+
+def test_a_broker_needs_no_tools(tree: Path) -> None:
+    """The first `make run` of a clone takes a fraction of what `make test` installs."""
+    installs = [line for line in steps(tree, "run") if "pip install" in line]
+    assert len(installs) == 1
+    assert installs[0].endswith(" --editable .")
+
+
+@pytest.mark.parametrize("target", ["demo-pipeline", "test", "demo", "docs", "wheel", "interop", "check"])
+def test_nothing_takes_the_command_away_from_a_broker_that_runs(tree: Path, target: str) -> None:
+    """pip removes an installation before it installs it again; only the packages of extras are installed later."""
+    (tree / ".venv" / ".runs").touch()
+    installs = [line for line in steps(tree, target) if "pip install" in line]
+    assert installs
+    assert not [line for line in installs if "--editable" in line or not line.endswith("-packages.txt")]
+
+
+def test_the_packages_of_an_extra_are_those_of_the_project(tree: Path) -> None:
+    """The line that lists them is executed; `.[pipeline]` would have installed the same."""
+    (tree / ".venv" / ".runs").touch()
+    (line,) = [line for line in steps(tree, ".venv/.installed") if "optional-dependencies" in line]
+    subprocess.run(line, shell=True, cwd=tree, timeout=60, check=True)
+    names = {re.split(r"[<>=]", each)[0] for each in (tree / ".venv" / ".installed-packages.txt").read_text().splitlines()}
+    assert {"pytest", "confluent-kafka", "matplotlib", "grpcio"} <= names
+    assert not {"pyspark", "uvloop"} & names
+
+
+@pytest.mark.parametrize("reason", [None, "it was not compiled when Lowtide was installed"])
+def test_an_installation_without_a_compiler_says_so(tree: Path, reason: str | None) -> None:
+    """In one line; pip keeps the warning of the build for itself."""
+    package = tree / "stub" / "lowtide" / "protocol"
+    package.mkdir(parents=True)
+    (package / "native.py").write_text(f"def why_plain():\n    return {reason!r}\n")
+    (line,) = [line for line in steps(tree, "run") if "why_plain" in line]
+    done = subprocess.run(
+        line,
+        shell=True,
+        cwd=tree,
+        env={**os.environ, "PYTHONPATH": str(tree / "stub")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    lines = done.stdout.splitlines()
+    assert len(lines) == (0 if reason is None else 1)
+    assert all(each.startswith("no compiler: ") and "gcc python3-dev" in each for each in lines)
