@@ -132,7 +132,7 @@ class Cluster:
         failures: dict[Address, str] = {}
         attempt = 0
         while True:
-            answers = FirstAnswer(self._connections, failures)
+            answers = FirstAnswer(self._connections, failures, deadline)
             answer = await answers.of(self._candidates(), lambda address: self._ask_at(address, ask, deadline))
             if answer is not None:
                 self._last_answer_from = answer.address

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from lowtide.admin.errors import ConnectionFailedError
 from lowtide.protocol.client.retries import SILENT_MS
@@ -17,9 +17,13 @@ from lowtide.runtime.tasks import TaskRegistry
 
 if TYPE_CHECKING:
     from lowtide.admin.brokers import Brokers
+    from lowtide.admin.patience import Deadline
     from lowtide.admin.settings import Address
 
 T = TypeVar("T")
+
+TIMER_EARLY_MS: Final = 1
+"""A loop's timer may fire this much before its time, for loops count in whole milliseconds."""
 
 
 class Answer(NamedTuple, Generic[T]):
@@ -30,11 +34,15 @@ class Answer(NamedTuple, Generic[T]):
 
 
 class FirstAnswer:
-    """One round of asking. `failures` gets the reason of each address that failed."""
+    """One round of asking. `failures` gets the reason of each address that failed.
 
-    def __init__(self, connections: Brokers, failures: dict[Address, str]) -> None:
+    An attempt that fails as the call's time ends was cut short, and says nothing about the broker: its reason replaces no earlier one.
+    """
+
+    def __init__(self, connections: Brokers, failures: dict[Address, str], deadline: Deadline) -> None:
         self._connections = connections
         self._failures = failures
+        self._deadline = deadline
 
     async def of(self, candidates: Sequence[Address], ask: Callable[[Address], Coroutine[Any, Any, T]]) -> Answer[T] | None:
         """The first answer; None when all have failed. `ask` must end by itself. Errors: those of `ask`, except ConnectionFailedError."""
@@ -65,7 +73,8 @@ class FirstAnswer:
             try:
                 value = task.result()
             except ConnectionFailedError as error:
-                self._failures[address] = str(error)
+                if address not in self._failures or self._deadline.remaining_ms() > TIMER_EARLY_MS:
+                    self._failures[address] = str(error)
             else:
                 self._connections.note_answer(address)
                 return Answer(value, address)

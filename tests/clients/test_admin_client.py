@@ -257,7 +257,7 @@ def test_tls(lowtide_topic: str) -> None:
             stranger.list_topics()
         plain = {"bootstrap.servers": f"127.0.0.1:{port}"}
         with BlockingAdminClient(plain) as wrong, pytest.raises(TimeoutError, match=r"perhaps it expects another security\.protocol"):
-            wrong.list_topics(timeout=1.5)
+            wrong.list_topics(timeout=4)
         trusting = ClientSettings.of(settings | {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(CERTIFICATE)})
         deadline_ms = SystemClock().monotonic_ms() + 30_000
         with BlockingConnection.open(trusting.bootstrap_servers[0], trusting, deadline_ms) as connection:

@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from lowtide.admin import AdminClient, ConfigChange, ConfigResource, NewTopic, OffsetSpec, ResourceType, TopicPartition
+from lowtide.admin import AdminClient, ConfigChange, ConfigResource, DeadlineExceededError, NewTopic, OffsetSpec, ResourceType, TopicPartition
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
 from lowtide.protocol.messages.incremental_alter_configs import AlterConfigsResourceResponse, IncrementalAlterConfigsResponse
 
-from .scripted import NO_ANSWER, ScriptedCluster, simulated
+from .scripted import HANG_UP, NO_ANSWER, ScriptedCluster, simulated
 
 P0 = TopicPartition("t", 0)
 SERVERS = "broker-1:9092,broker-2:9092,broker-3:9092"
@@ -137,5 +137,19 @@ def test_a_silent_connection_is_replaced_once_its_request_is_overdue():
             cluster.nodes[1].kill(silently=True)
             cluster.nodes[2].kill(silently=True)
             assert set(await admin.describe_topics(["t"], timeout=30)) == {"t"}
+
+    simulated(test)
+
+
+def test_what_was_wrong_is_not_hidden_by_an_attempt_that_was_cut_short():
+    """The last attempt has only what is left of the call's time: that it had 3 ms to connect explains nothing."""
+
+    async def test(cluster: ScriptedCluster) -> None:
+        answers = [HANG_UP]
+        cluster.scripts[1, ApiKey.API_VERSIONS] = lambda _broker, _request: answers.pop() if answers else NO_ANSWER
+        async with cluster.client(default_api_timeout_ms=900) as admin:
+            with pytest.raises(DeadlineExceededError, match="closed the connection without an answer"):
+                await admin.list_topics()
+        assert not answers
 
     simulated(test)
