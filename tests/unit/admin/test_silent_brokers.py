@@ -6,7 +6,16 @@ import asyncio
 
 import pytest
 
-from lowtide.admin import AdminClient, ConfigChange, ConfigResource, DeadlineExceededError, NewTopic, OffsetSpec, ResourceType, TopicPartition
+from lowtide.admin import (
+    AdminClient,
+    ConfigChange,
+    ConfigResource,
+    DeadlineExceededError,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+    TopicPartition,
+)
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
 from lowtide.protocol.messages.incremental_alter_configs import AlterConfigsResourceResponse, IncrementalAlterConfigsResponse
