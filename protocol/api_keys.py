@@ -22,6 +22,7 @@ from lowtide.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
 )
+from lowtide.protocol.messages.alter_share_group_offsets import AlterShareGroupOffsetsRequest, AlterShareGroupOffsetsResponse
 from lowtide.protocol.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest, AlterUserScramCredentialsResponse
 from lowtide.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from lowtide.protocol.messages.await_metadata import AwaitMetadataRequest, AwaitMetadataResponse
@@ -34,6 +35,8 @@ from lowtide.protocol.messages.create_topics import CreateTopicsRequest, CreateT
 from lowtide.protocol.messages.delete_acls import DeleteAclsRequest, DeleteAclsResponse
 from lowtide.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from lowtide.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
+from lowtide.protocol.messages.delete_share_group_offsets import DeleteShareGroupOffsetsRequest, DeleteShareGroupOffsetsResponse
+from lowtide.protocol.messages.delete_share_group_state import DeleteShareGroupStateRequest, DeleteShareGroupStateResponse
 from lowtide.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from lowtide.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
 from lowtide.protocol.messages.describe_client_quotas import DescribeClientQuotasRequest, DescribeClientQuotasResponse
@@ -49,6 +52,7 @@ from lowtide.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, 
 from lowtide.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersResponse
 from lowtide.protocol.messages.describe_retention import DescribeRetentionRequest, DescribeRetentionResponse
 from lowtide.protocol.messages.describe_segments import DescribeSegmentsRequest, DescribeSegmentsResponse
+from lowtide.protocol.messages.describe_share_group_offsets import DescribeShareGroupOffsetsRequest, DescribeShareGroupOffsetsResponse
 from lowtide.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
 from lowtide.protocol.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
 from lowtide.protocol.messages.describe_user_scram_credentials import (
@@ -66,6 +70,7 @@ from lowtide.protocol.messages.get_telemetry_subscriptions import GetTelemetrySu
 from lowtide.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from lowtide.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse
 from lowtide.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from lowtide.protocol.messages.initialize_share_group_state import InitializeShareGroupStateRequest, InitializeShareGroupStateResponse
 from lowtide.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from lowtide.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 from lowtide.protocol.messages.list_config_resources import ListConfigResourcesRequest, ListConfigResourcesResponse
@@ -80,12 +85,19 @@ from lowtide.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFet
 from lowtide.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
 from lowtide.protocol.messages.produce import ProduceRequest, ProduceResponse
 from lowtide.protocol.messages.push_telemetry import PushTelemetryRequest, PushTelemetryResponse
+from lowtide.protocol.messages.read_share_group_state import ReadShareGroupStateRequest, ReadShareGroupStateResponse
+from lowtide.protocol.messages.read_share_group_state_summary import ReadShareGroupStateSummaryRequest, ReadShareGroupStateSummaryResponse
 from lowtide.protocol.messages.renew_delegation_token import RenewDelegationTokenRequest, RenewDelegationTokenResponse
 from lowtide.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from lowtide.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from lowtide.protocol.messages.share_acknowledge import ShareAcknowledgeRequest, ShareAcknowledgeResponse
+from lowtide.protocol.messages.share_fetch import ShareFetchRequest, ShareFetchResponse
+from lowtide.protocol.messages.share_group_describe import ShareGroupDescribeRequest, ShareGroupDescribeResponse
+from lowtide.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
 from lowtide.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from lowtide.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from lowtide.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
+from lowtide.protocol.messages.write_share_group_state import WriteShareGroupStateRequest, WriteShareGroupStateResponse
 from lowtide.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 
 if TYPE_CHECKING:
@@ -290,9 +302,25 @@ _MESSAGES: tuple[tuple[ApiKey, type[ApiMessage], type[ApiMessage]], ...] = (
     (ApiKey.DESCRIBE_DELEGATION_TOKEN, DescribeDelegationTokenRequest, DescribeDelegationTokenResponse),
 )
 
+_SHARE_MESSAGES: tuple[tuple[ApiKey, type[ApiMessage], type[ApiMessage]], ...] = (
+    (ApiKey.SHARE_GROUP_HEARTBEAT, ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse),
+    (ApiKey.SHARE_GROUP_DESCRIBE, ShareGroupDescribeRequest, ShareGroupDescribeResponse),
+    (ApiKey.SHARE_FETCH, ShareFetchRequest, ShareFetchResponse),
+    (ApiKey.SHARE_ACKNOWLEDGE, ShareAcknowledgeRequest, ShareAcknowledgeResponse),
+    (ApiKey.INITIALIZE_SHARE_GROUP_STATE, InitializeShareGroupStateRequest, InitializeShareGroupStateResponse),
+    (ApiKey.READ_SHARE_GROUP_STATE, ReadShareGroupStateRequest, ReadShareGroupStateResponse),
+    (ApiKey.WRITE_SHARE_GROUP_STATE, WriteShareGroupStateRequest, WriteShareGroupStateResponse),
+    (ApiKey.DELETE_SHARE_GROUP_STATE, DeleteShareGroupStateRequest, DeleteShareGroupStateResponse),
+    (ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, ReadShareGroupStateSummaryRequest, ReadShareGroupStateSummaryResponse),
+    (ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, DescribeShareGroupOffsetsRequest, DescribeShareGroupOffsetsResponse),
+    (ApiKey.ALTER_SHARE_GROUP_OFFSETS, AlterShareGroupOffsetsRequest, AlterShareGroupOffsetsResponse),
+    (ApiKey.DELETE_SHARE_GROUP_OFFSETS, DeleteShareGroupOffsetsRequest, DeleteShareGroupOffsetsResponse),
+)
+"""Those of share groups (KIP-932), which are served where `share_groups_enabled` says so."""
 
-API: Mapping[ApiKey, ApiSpec] = MappingProxyType(
-    {
+
+def _specs(messages: tuple[tuple[ApiKey, type[ApiMessage], type[ApiMessage]], ...]) -> dict[ApiKey, ApiSpec]:
+    return {
         key: ApiSpec(
             key=key,
             request=request,
@@ -301,12 +329,17 @@ API: Mapping[ApiKey, ApiSpec] = MappingProxyType(
             max_version=request.VERSIONS.high,
             first_flexible_version=request.FLEXIBLE.low,
         )
-        for key, request, response in _MESSAGES
+        for key, request, response in messages
     }
-)
-"""The declared APIs. Looked up by `ApiKey` or by the plain integer from the wire."""
 
-_FIRST_FLEXIBLE = {int(key): spec.first_flexible_version for key, spec in API.items()}
+
+API: Mapping[ApiKey, ApiSpec] = MappingProxyType(_specs(_MESSAGES))
+"""The APIs that every broker serves. Looked up by `ApiKey` or by the plain integer from the wire."""
+
+DECLARED: Mapping[ApiKey, ApiSpec] = MappingProxyType(_specs(_MESSAGES + _SHARE_MESSAGES))
+"""All APIs whose messages Lowtide speaks: `API`, and those of share groups."""
+
+_FIRST_FLEXIBLE = {int(key): spec.first_flexible_version for key, spec in DECLARED.items()}
 _NEVER_FLEXIBLE = 32_768
 
 

@@ -46,6 +46,7 @@ GROUP_KEYS: Final[tuple[ConfigKey, ...]] = (
               internal=True, enforced=True),
 
     # Share groups of KIP-932.
+    ConfigKey("group.share.enable", _BOOLEAN, "false", None, "Whether share groups are served, for tests.", internal=True, enforced=True),
     ConfigKey("group.share.assignment.interval.ms", _INT, "1000", at_least(0), "How much time lies between two assignments of a group."),
     ConfigKey("group.share.min.assignment.interval.ms", _INT, "0", at_least(0), "The least that a group may set for it."),
     ConfigKey("group.share.max.assignment.interval.ms", _INT, "15000", at_least(0), "The most that a group may set for it."),

@@ -23,7 +23,7 @@ from lowtide.broker.network.outgoing import Part
 from lowtide.broker.network.packed_part import PackedPart
 from lowtide.broker.network.repeated_rows import RepeatedRows
 from lowtide.broker.pending import NO_ANSWER
-from lowtide.protocol.api_keys import API, ApiKey
+from lowtide.protocol.api_keys import DECLARED, ApiKey
 from lowtide.protocol.constructs import CountedArray
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.row_decoder import RowDecoder, RowLimits, Tails, row_decoder
@@ -142,20 +142,20 @@ class Split(msgspec.Struct, frozen=True):
     @property
     def apart(self) -> tuple[str, ...]:
         """The fields of other rows, if this version has them."""
-        has_them = bool(self.cut.apart) and self.cut.apart[0] in dict(wire_form(API[self.key].request, self.version).fields)
+        has_them = bool(self.cut.apart) and self.cut.apart[0] in dict(wire_form(DECLARED[self.key].request, self.version).fields)
         return self.cut.apart if has_them else ()
 
     def decoder(self) -> RowDecoder:
         """Reads the request in parts."""
-        return row_decoder(API[self.key].request, self.version, self.fields, self.apart)
+        return row_decoder(DECLARED[self.key].request, self.version, self.fields, self.apart)
 
     def decoder_apart(self) -> RowDecoder:
         """Reads the other rows in parts."""
-        return row_decoder(API[self.key].request, self.version, self.apart, self.fields)
+        return row_decoder(DECLARED[self.key].request, self.version, self.apart, self.fields)
 
     def joined(self, request_bytes: int, at_once: Callable[[], int]) -> JoinedAnswer:
         """What the answers of the parts go into, to a request of so many bytes. `at_once`: how many such requests there are."""
-        levels = row_levels(API[self.key].response, self.version, self.cut.answer_fields)
+        levels = row_levels(DECLARED[self.key].response, self.version, self.cut.answer_fields)
 
         def plain_bytes() -> int:
             return max(PLAIN_FACTOR * request_bytes, PLAIN_BYTES_MIN // max(at_once(), 1))
@@ -166,7 +166,7 @@ class Split(msgspec.Struct, frozen=True):
 def split_for(key: ApiKey, version: int) -> Split | None:
     """How a request of this API and version is cut; None where it isn't, or has no rows."""
     cut = cut_for(key, version)
-    if cut is None or not isinstance(dict(wire_form(API[key].request, version).fields).get(cut.levels[0][0]), CountedArray):
+    if cut is None or not isinstance(dict(wire_form(DECLARED[key].request, version).fields).get(cut.levels[0][0]), CountedArray):
         return None
     return Split(key, version, cut)
 

@@ -1,0 +1,62 @@
+"""ReadShareGroupStateSummary (key 87): a group coordinator reads how far share partitions are.
+
+Field by field this is Kafka's ReadShareGroupStateSummaryRequest/Response (KIP-932).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, Message, String, Uuid, Versions
+
+
+class SummaryStatePartition(Message, kw_only=True):
+    """One share partition."""
+
+    partition: Int32
+    leader_epoch: Int32
+
+
+class SummaryStateTopic(Message, kw_only=True):
+    """One topic."""
+
+    topic_id: Uuid
+    partitions: list[SummaryStatePartition]
+
+
+class ReadShareGroupStateSummaryRequest(ApiMessage, kw_only=True):
+    """Share partitions of one group."""
+
+    VERSIONS: ClassVar = Versions("0-1")
+    FLEXIBLE: ClassVar = Versions("0+")
+
+    group_id: String
+    topics: list[SummaryStateTopic]
+
+
+class SummaryStatePartitionResult(Message, kw_only=True):
+    """The answer about one share partition."""
+
+    partition: Int32
+    error_code: Int16 = 0
+    error_message: String | None = None
+    state_epoch: Int32 = 0
+    leader_epoch: Int32 = 0
+    start_offset: Int64 = 0
+    delivery_complete_count: Annotated[Int32, Versions("1+")] = -1
+
+
+class SummaryStateResult(Message, kw_only=True):
+    """The answer about one topic."""
+
+    topic_id: Uuid
+    partitions: list[SummaryStatePartitionResult]
+
+
+class ReadShareGroupStateSummaryResponse(ApiMessage, kw_only=True):
+    """The answer, share partition by share partition."""
+
+    VERSIONS: ClassVar = Versions("0-1")
+    FLEXIBLE: ClassVar = Versions("0+")
+
+    results: list[SummaryStateResult]

@@ -1,0 +1,73 @@
+"""ShareGroupDescribe (key 77): state and members of share groups.
+
+Field by field this is Kafka's ShareGroupDescribeRequest/Response (KIP-932). Version 0 was of Kafka 4.0's early access.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+from lowtide.protocol.messages.metadata import OPERATIONS_NOT_ASKED
+from lowtide.protocol.schema import ApiMessage, Bool, Int16, Int32, Message, String, Uuid, Versions
+
+
+class ShareGroupDescribeRequest(ApiMessage, kw_only=True):
+    """Which groups."""
+
+    VERSIONS: ClassVar = Versions("1")
+    FLEXIBLE: ClassVar = Versions("0+")
+
+    group_ids: list[String]
+    include_authorized_operations: Bool
+
+
+class DescribedShareTopicPartitions(Message, kw_only=True):
+    """Partitions of one topic."""
+
+    topic_id: Uuid
+    topic_name: String
+    partitions: list[Int32]
+
+
+class DescribedShareAssignment(Message, kw_only=True):
+    """What a member fetches."""
+
+    topic_partitions: list[DescribedShareTopicPartitions]
+
+
+class DescribedShareMember(Message, kw_only=True):
+    """A member."""
+
+    member_id: String
+    rack_id: String | None = None
+    member_epoch: Int32
+    client_id: String
+    client_host: String
+    subscribed_topic_names: list[String]
+    assignment: DescribedShareAssignment
+
+
+class DescribedShareGroup(Message, kw_only=True):
+    """A group."""
+
+    error_code: Int16 = 0
+    error_message: String | None = None
+    group_id: String
+    group_state: String = ""
+    group_epoch: Int32 = 0
+    assignment_epoch: Int32 = 0
+    assignor_name: String = ""
+    members: list[DescribedShareMember] = msgspec.field(default_factory=list)
+    authorized_operations: Int32 = OPERATIONS_NOT_ASKED
+
+
+class ShareGroupDescribeResponse(ApiMessage, kw_only=True):
+    """The answer, group by group."""
+
+    VERSIONS: ClassVar = Versions("1")
+    FLEXIBLE: ClassVar = Versions("0+")
+
+    throttle_time_ms: Int32 = 0
+    groups: list[DescribedShareGroup]

@@ -1,0 +1,66 @@
+"""WriteShareGroupState (key 85): the leader of a partition persists changes to the state of its share partitions.
+
+Field by field this is Kafka's WriteShareGroupStateRequest/Response (KIP-932).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from lowtide.protocol.messages.read_share_group_state import ShareStateBatch
+from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, Message, String, Uuid, Versions
+
+
+class WriteStatePartition(Message, kw_only=True):
+    """One share partition. `start_offset` is -1 where it isn't written.
+
+    `delivery_complete_count` counts the offsets from the start on whose delivery is complete (KIP-1226), -1 where that is unknown.
+    """
+
+    partition: Int32
+    state_epoch: Int32
+    leader_epoch: Int32
+    start_offset: Int64
+    delivery_complete_count: Annotated[Int32, Versions("1+")] = -1
+    state_batches: list[ShareStateBatch]
+
+
+class WriteStateTopic(Message, kw_only=True):
+    """One topic."""
+
+    topic_id: Uuid
+    partitions: list[WriteStatePartition]
+
+
+class WriteShareGroupStateRequest(ApiMessage, kw_only=True):
+    """Share partitions of one group."""
+
+    VERSIONS: ClassVar = Versions("0-1")
+    FLEXIBLE: ClassVar = Versions("0+")
+
+    group_id: String
+    topics: list[WriteStateTopic]
+
+
+class WriteStatePartitionResult(Message, kw_only=True):
+    """The answer about one share partition."""
+
+    partition: Int32
+    error_code: Int16 = 0
+    error_message: String | None = None
+
+
+class WriteStateResult(Message, kw_only=True):
+    """The answer about one topic."""
+
+    topic_id: Uuid
+    partitions: list[WriteStatePartitionResult]
+
+
+class WriteShareGroupStateResponse(ApiMessage, kw_only=True):
+    """The answer, share partition by share partition."""
+
+    VERSIONS: ClassVar = Versions("0-1")
+    FLEXIBLE: ClassVar = Versions("0+")
+
+    results: list[WriteStateResult]
