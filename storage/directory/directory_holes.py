@@ -89,6 +89,7 @@ class DirectoryHoles:
         """Noted durably, and not made yet."""
         self._running = 0
         self._is_round = False
+        self._is_hurrying = False
 
     def __len__(self) -> int:
         """How many logs have room to give back."""
@@ -135,6 +136,21 @@ class DirectoryHoles:
         """The log is one of `risen`, and much may wait in it. `hurry` follows, once for all of them."""
         if log.unfreed_bytes >= MUCH_BYTES:
             self.hurried[log] = None
+
+    def hurry_behind_answers(self) -> None:
+        """As `hurry`, once the answers that were given in this pass of the loop and the next are sent.
+
+        With the search for the start and the notes before it, the answer to a delete of two megabytes takes 0.3 ms longer.
+        """
+        if self.hurried and self._is_active and not self._is_hurrying:
+            self._is_hurrying = True
+            self._ports.worker.submit(_answers_go_first, self._on_answers_gone)
+
+    def _on_answers_gone(self, _outcome: object) -> None:
+        self._is_hurrying = False
+        self.hurry()
+        for listener in self._on_freed:
+            listener()  # Of a log that begins with a large batch nothing is freed, and no answer needs to wait for it.
 
     def hurry(self) -> None:
         """Begins the holes of some logs for which much waits; the others follow when these are noted."""
@@ -217,7 +233,7 @@ class DirectoryHoles:
         pending = log.pending_hole
         if pending is not None:
             return not pending.is_read()
-        return log in self.risen and self._is_due(log, self._ports.clock.monotonic_ms())
+        return log.frees_at_once and log in self.risen and self._is_due(log, self._ports.clock.monotonic_ms())
 
     def _is_due(self, log: Log, now_ms: int) -> bool:
         begun_ms = self._begun_ms.get(log)
@@ -336,6 +352,10 @@ class DirectoryHoles:
         self._make()
         for listener in self._on_freed:
             listener()
+
+
+def _answers_go_first() -> None:
+    """The worker's answer comes by another pass of the loop."""
 
 
 def _make(filesystem: FileSystem, pending: PendingHole) -> bool:

@@ -89,7 +89,7 @@ class DirectoryLogStarts:
                 # A truncation came between, and whatever is written above its end now wasn't meant: the journal may not say so either.
                 self._journal.request_log_starts(overtaken, lambda _error: None)
             if self._holes.hurried:
-                self._holes.hurry()  # Before the answers, which may wait for it.
+                self._holes.hurry_behind_answers()
         on_durable(error)
 
     def _make_log_start_visible(self, log: Log, offset: Offset) -> bool:

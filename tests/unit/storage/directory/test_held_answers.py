@@ -33,6 +33,18 @@ def delete(world: World, offset: int, name: str = "trimmed") -> None:
     answer = partial(world.note, name, None)
     world.manager.log_starts.request_log_starts(increments, lambda _error: world.manager.directories.answers.hold([log], answer))
     world.committers[ONE].step()
+    if world.worker.waiting:
+        world.worker.step()  # Holes begin behind the answers.
+
+
+def test_answers_go_before_holes_begin() -> None:
+    world = World()
+    log = filled(world)
+    world.manager.log_starts.request_log_starts([LogStartIncrement(log, 5 * 2)], lambda _error: world.note("trimmed", None))
+    world.committers[ONE].step()
+    assert (world.answers, log.pending_hole) == (["trimmed"], None)
+    world.worker.step()
+    assert log.pending_hole is not None
 
 
 def test_a_delete_of_much_is_answered_when_its_room_is_free() -> None:
