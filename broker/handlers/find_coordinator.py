@@ -4,10 +4,11 @@ Behaviour: tells the broker that leads the partition of `__consumer_offsets` tha
 transactional id, at the address of the client's listener. The topic is created when a coordinator is first looked for; the answer then
 waits for it, where Kafka's has the client ask again. Keys that are named twice are answered twice. Many keys are looked for in slices.
 
-Version notes: v1 has key types, v4 many keys at once. v6 lets share groups be looked for, which aren't served.
+Version notes: v1 has key types, v4 many keys at once. v6 lets the states of share groups be looked for.
 
 Errors: COORDINATOR_NOT_AVAILABLE while the partition has no leader, or none with the client's listener, or the topic cannot be created;
-INVALID_REQUEST for a type that there isn't; UNSUPPORTED_VERSION for share groups: clients give up then, instead of asking for ever.
+INVALID_REQUEST for a type that there isn't, and for a key that can't be a share partition's; UNSUPPORTED_VERSION for share groups where
+they aren't served: clients give up then, instead of asking for ever.
 
 KIPs: 98, 699, 932.
 """
@@ -19,6 +20,8 @@ from functools import partial
 from typing import cast
 
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
+from lowtide.broker.coordinator.runtime.offsets_topic import OffsetsTopic
+from lowtide.broker.coordinator.share.share_coordinator import is_share_key
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
 from lowtide.broker.network.endpoints import endpoint_of, local_endpoint
 from lowtide.broker.network.routes import HandlerSpec
@@ -30,21 +33,25 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2
-_KEY_TYPES_SINCE = 1
 _SHARE_SINCE = 6
+_SINCE = {GROUP: 0, TRANSACTION: 1, SHARE: _SHARE_SINCE}
 _MANY_KEYS_SINCE = 4
 
 
-def handler(groups: GroupCoordinator, transactions: TransactionCoordinator) -> HandlerSpec:
-    """The handler over the groups and transactions of a broker."""
+def handler(groups: GroupCoordinator, transactions: TransactionCoordinator, shares: OffsetsTopic | None = None) -> HandlerSpec:
+    """The handler over the groups and transactions of a broker; `shares` is the topic of share groups' states where they are served."""
     topics = {GROUP: groups.topic, TRANSACTION: transactions.topic}
+    if shares is not None:
+        topics[SHARE] = shares
 
     def find(key: str, key_type: int, version: int, client: Client) -> Coordinator:
-        if key_type == SHARE and version >= _SHARE_SINCE:
-            return _failed(key, ErrorCode.UNSUPPORTED_VERSION, "share groups are not served")
         topic = topics.get(key_type)
-        if topic is None or (key_type != GROUP and version < _KEY_TYPES_SINCE):
+        if topic is None and key_type == SHARE and version >= _SHARE_SINCE:
+            return _failed(key, ErrorCode.UNSUPPORTED_VERSION, "share groups are not served")
+        if topic is None or version < _SINCE[key_type]:
             return _failed(key, ErrorCode.INVALID_REQUEST, f"there is no key type {key_type} in version {version}")
+        if key_type == SHARE and not is_share_key(key):
+            return _failed(key, ErrorCode.INVALID_REQUEST, f"{key} isn't a group, a topic id and a partition with colons between them")
         found = topic.coordinator_of(key)
         if isinstance(found, ErrorCode):
             return _failed(key, found, f"{key} has no coordinator now")
@@ -80,7 +87,7 @@ def handler(groups: GroupCoordinator, transactions: TransactionCoordinator) -> H
         version = context.api_version
         asks_for_any = version < _MANY_KEYS_SINCE or request.coordinator_keys
         topic = topics.get(request.key_type)
-        if topic is not None and asks_for_any and not topic.exists:
+        if topic is not None and version >= _SINCE[request.key_type] and asks_for_any and not topic.exists:
             name = f"FIND_COORDINATOR of {context.connection.peer}"
             return promised(partial(answer_later, request, context), groups.broker.tasks.spawn, name=name)
         return answer(request, context)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from lowtide.broker.administration.acl_administrator import AclAdministrator
 from lowtide.broker.administration.config_administrator import ConfigAdministrator
@@ -13,6 +14,7 @@ from lowtide.broker.administration.spread import Spread
 from lowtide.broker.administration.topic_administrator import TopicAdministrator
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
+from lowtide.broker.coordinator.share.share_coordinator import ShareCoordinator
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
 from lowtide.broker.guards.audited_requests import audited
 from lowtide.broker.guards.table import behind_guards
@@ -92,15 +94,23 @@ from lowtide.broker.retention.log_retention import Retention
 from lowtide.protocol.api_keys import ApiKey
 
 
+class Coordinators(NamedTuple):
+    """The coordinators of a broker; None where share groups aren't served."""
+
+    groups: GroupCoordinator
+    transactions: TransactionCoordinator
+    shares: ShareCoordinator | None = None
+
+
 def handlers(
     broker: BrokerContext,
     administrator: TopicAdministrator,
     configs: ConfigAdministrator,
-    groups: GroupCoordinator,
-    transactions: TransactionCoordinator,
+    coordinators: Coordinators,
     advertised: Mapping[ApiKey, VersionRange],
 ) -> list[HandlerSpec]:
     """The handlers over a broker's state; `advertised` is the dispatcher's own table."""
+    groups, transactions, shares = coordinators
     partitions = PartitionAdministrator(broker)
     forwarder = administrator.forwarder
     spread = Spread(broker, None if forwarder is None else forwarder.peers)
@@ -135,7 +145,7 @@ def handlers(
         forwarded(elect_leaders.handler(partitions), elect_leaders.refused),
         end_txn.handler(transactions),
         fetch.handler(broker),
-        find_coordinator.handler(groups, transactions),
+        find_coordinator.handler(groups, transactions, None if shares is None else shares.topic),
         get_telemetry_subscriptions.handler(broker),
         heartbeat.handler(groups),
         incremental_alter_configs.handler(configs),

@@ -20,8 +20,11 @@ from lowtide.broker.config.key import number
 from lowtide.broker.config.open_listeners import open_beyond_loopback
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
+from lowtide.broker.coordinator.share.enabled import share_groups_enabled
+from lowtide.broker.coordinator.share.share_coordinator import ShareCoordinator
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
-from lowtide.broker.handlers.registry import handlers, handlers_of_ours
+from lowtide.broker.handlers.registry import Coordinators, handlers, handlers_of_ours
+from lowtide.broker.handlers.share.registry import share_handlers
 from lowtide.broker.http.readiness import Stage
 from lowtide.broker.lifecycle.auditing import make_audit
 from lowtide.broker.lifecycle.authorization import make_authorizer
@@ -101,12 +104,17 @@ class Serving:
         meter = Meter(self._quotas, ports.clock, session, lambda: base.configs.current.num_partitions)
         administrator = TopicAdministrator(context, Forwarder(session, peers), meter.change_partitions)
         is_alone = self.partitions.fence is None
-        self.groups = GroupCoordinator(context, administrator, ports.loop, is_alone=is_alone)
+        groups = GroupCoordinator(context, administrator, ports.loop, is_alone=is_alone)
         self._dispatcher = dispatcher = Dispatcher(spawn=base.tasks.spawn, maximum_versions=config.max_versions, metered=meter.metered)
-        self.transactions = TransactionCoordinator(context, administrator, peers, self.groups, ports.loop, is_alone=is_alone)
+        transactions = TransactionCoordinator(context, administrator, peers, groups, ports.loop, is_alone=is_alone)
+        shares = None
+        if share_groups_enabled(config.values):
+            shares = ShareCoordinator(context, administrator, ports.loop, is_alone=is_alone)
+            dispatcher.register(share_handlers(context, shares))
+        self.coordinators = Coordinators(groups, transactions, shares)
         configs = ConfigAdministrator(context, self._certificates)
-        dispatcher.register(handlers(context, administrator, configs, self.groups, self.transactions, dispatcher.advertised))
-        consumption = Consumption(context, self.groups, peers)
+        dispatcher.register(handlers(context, administrator, configs, self.coordinators, dispatcher.advertised))
+        consumption = Consumption(context, groups, peers)
         self.retention = Retention(context, SegmentAges(ports.filesystem), ports.loop, consumption)
         self.cleaner = self._cleaner(context)
         self.host = self._connection_host(dispatcher)
@@ -125,7 +133,7 @@ class Serving:
         )
         self.loop_health = LoopHealth(ports.loop, ports.clock, ports.read_usage, base.log, self.host.active_since)
         self.observed = self._observed()
-        dispatcher.register(handlers_of_ours(context, self.groups, self.retention, self.observed, dispatcher.routes))
+        dispatcher.register(handlers_of_ours(context, groups, self.retention, self.observed, dispatcher.routes))
         self._due_work = DueWork(
             ports.loop, ports.clock, log_manager.directories, (*self._ticks(log_manager), TokenSweep(context).on_tick, *pieces)
         )
@@ -185,8 +193,9 @@ class Serving:
         return [
             parts.assigned.tick,
             lambda: parts.health.on_tick(ports.clock.monotonic_ms()),
-            self.groups.on_tick,
-            self.transactions.on_tick,
+            self.coordinators.groups.on_tick,
+            self.coordinators.transactions.on_tick,
+            *(() if self.coordinators.shares is None else (self.coordinators.shares.on_tick,)),
             self._audit.on_tick,
             self.observed.history.on_tick,
             DiskSpace(log_manager.directories, ports.clock, ports.loop, base.log).on_tick,
@@ -233,8 +242,10 @@ class Serving:
             self._dispatcher.remake_routes()
         changed: list[TopicImage] = [*new.topics.values()] if new_defaults else [*delta.topics_created, *delta.topics_changed]
         self.partitions.assigned.on_image(new, changed, delta.topics_deleted, delta.brokers_changed, new_defaults=new_defaults)
-        self.groups.on_image(delta)
-        self.transactions.on_image(old, new, delta)
+        self.coordinators.groups.on_image(delta)
+        self.coordinators.transactions.on_image(old, new, delta)
+        if self.coordinators.shares is not None:
+            self.coordinators.shares.on_image(delta)
 
     def on_configs(self) -> None:
         """The configuration in force is another."""
@@ -257,9 +268,9 @@ class Serving:
 
         configs = self._base.configs
         sources = Sources(
-            broker=self.groups.broker,
-            groups=self.groups,
-            transactions=self.transactions,
+            broker=self.coordinators.groups.broker,
+            groups=self.coordinators.groups,
+            transactions=self.coordinators.transactions,
             host=self.host,
             fetchers=self.partitions.fetchers,
             isr_changes=self.partitions.isr_changes,
@@ -309,8 +320,10 @@ class Serving:
         """Accept no more, answer all that waits, and send the owed answers, for `grace_s` seconds at most."""
         self._readiness.enter(Stage.STOPS)
         self.server.stop_accepting()
-        self.groups.close()
-        self.transactions.close()
+        self.coordinators.groups.close()
+        self.coordinators.transactions.close()
+        if self.coordinators.shares is not None:
+            self.coordinators.shares.close()
         self.replicas.close()
         await self.server.close(grace_s)
 

@@ -17,7 +17,7 @@ ENDS_S = 60
 def clients_of(cluster: LowtideCluster) -> Any:
     """What the broker keeps of clients, which has a thread of its own here."""
     (broker,) = cluster._cluster.brokers.values()  # type: ignore[union-attr]
-    return broker.serving.groups.broker.clients
+    return broker.serving.coordinators.groups.broker.clients
 
 
 def test_librdkafka_pushes_what_is_wanted_of_it() -> None:

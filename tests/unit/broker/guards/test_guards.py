@@ -13,7 +13,7 @@ from lowtide.broker.authorizer.resources import CLUSTER, Operation, Resource, Re
 from lowtide.broker.guards.fetching import GuardedFetchReader
 from lowtide.broker.guards.guard import guarded
 from lowtide.broker.guards.table import ASK_THEMSELVES, FOR_EVERYBODY, GUARDS, behind_guards
-from lowtide.broker.handlers.registry import handlers, handlers_of_ours
+from lowtide.broker.handlers.registry import Coordinators, handlers, handlers_of_ours
 from lowtide.broker.network.dispatcher import Dispatcher
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import NO_ANSWER, Pending
@@ -84,7 +84,7 @@ from .asking import GROUP, ID, SECRET_ID, TOPIC, WHOLE, Everything, Only, ask, i
 
 def test_every_api_that_is_served_has_a_guard_or_a_reason() -> None:
     made = Dispatcher(spawn=MagicMock(), maximum_versions={})
-    specs = handlers(MagicMock(), MagicMock(forwarder=None), MagicMock(), MagicMock(), MagicMock(), made.advertised)
+    specs = handlers(MagicMock(), MagicMock(forwarder=None), MagicMock(), Coordinators(MagicMock(), MagicMock()), made.advertised)
     specs += handlers_of_ours(MagicMock(), MagicMock(), MagicMock(), MagicMock(), made.routes)
     served = {spec.key for spec in specs}
     assert served == set(GUARDS) | ASK_THEMSELVES | FOR_EVERYBODY

@@ -81,7 +81,7 @@ class Closed:
         while self.machine.state is not State.UP:  # noqa: ASYNC110 - of virtual time
             await asyncio.sleep(0.01)
         assert self.machine.broker is not None
-        context = self.machine.broker.serving.groups.broker  # type: ignore[union-attr]
+        context = self.machine.broker.serving.coordinators.groups.broker  # type: ignore[union-attr]
         authorizer = context.authorizer
         assert isinstance(authorizer, StandardAuthorizer)
         self.authorizer: Any = authorizer

@@ -138,7 +138,7 @@ def test_an_end_that_was_answered_is_completed_in_the_group_by_the_next_coordina
         assert await client.add_group() == NONE
         assert await client.commit(9) == NONE
         assert world.broker is not None
-        world.broker.serving.transactions._sender.close()  # noqa: SLF001 - it dies before any marker is written
+        world.broker.serving.coordinators.transactions._sender.close()  # noqa: SLF001 - it dies before any marker is written
         assert await client.end(is_commit=is_commit) == NONE
         assert await client.offset() == (UNSTABLE, -1)
         await client.restart_broker()

@@ -1,0 +1,42 @@
+"""The handlers of share groups, which are registered where `share_groups_enabled`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from lowtide.broker.context import BrokerContext
+from lowtide.broker.coordinator.share.share_coordinator import ShareCoordinator
+from lowtide.broker.guards.guard import Guard, guarded
+from lowtide.broker.guards.share_groups import for_brokers
+from lowtide.broker.handlers.share import (
+    delete_share_group_state,
+    initialize_share_group_state,
+    read_share_group_state,
+    read_share_group_state_summary,
+    write_share_group_state,
+)
+from lowtide.broker.network.routes import HandlerSpec
+from lowtide.protocol.api_keys import ApiKey
+
+SHARE_GUARDS: Final[Mapping[ApiKey, Guard]] = {
+    ApiKey.DELETE_SHARE_GROUP_STATE: for_brokers(delete_share_group_state.refused),
+    ApiKey.INITIALIZE_SHARE_GROUP_STATE: for_brokers(initialize_share_group_state.refused),
+    ApiKey.READ_SHARE_GROUP_STATE: for_brokers(read_share_group_state.refused),
+    ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: for_brokers(read_share_group_state_summary.refused),
+    ApiKey.WRITE_SHARE_GROUP_STATE: for_brokers(write_share_group_state.refused),
+}
+
+
+def share_handlers(broker: BrokerContext, coordinator: ShareCoordinator) -> list[HandlerSpec]:
+    """The handlers over a broker's state, behind their guards; as they are where nothing is forbidden."""
+    specs = [
+        delete_share_group_state.handler(coordinator),
+        initialize_share_group_state.handler(coordinator),
+        read_share_group_state.handler(coordinator),
+        read_share_group_state_summary.handler(coordinator),
+        write_share_group_state.handler(coordinator),
+    ]
+    if broker.authorizer.allows_all:
+        return specs
+    return [guarded(spec, SHARE_GUARDS[spec.key], broker) if spec.key in SHARE_GUARDS else spec for spec in specs]
