@@ -37,7 +37,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
 
     async def play(scenario: Scenario) -> None:
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(120):  # A hung test, not a slow machine.
                 await scenario(machine)
         finally:
             await machine.close()
