@@ -88,6 +88,7 @@ class _Counted:
 
 Int8: TypeAlias = Annotated[int, construct.Int8sb]
 Int16: TypeAlias = Annotated[int, construct.Int16sb]
+UInt16: TypeAlias = Annotated[int, construct.Int16ub]
 Int32: TypeAlias = Annotated[int, construct.Int32sb]
 Int64: TypeAlias = Annotated[int, construct.Int64sb]
 Float64: TypeAlias = Annotated[float, construct.Float64b]

@@ -11,6 +11,7 @@ from typing import Final
 
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.network.peer_client import PeerClients, PeerError
+from lowtide.metadata.image import MetadataImage
 from lowtide.metadata.store import Revision
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
@@ -46,6 +47,15 @@ class Spread:
                 self._broker.log.warning(
                     "broker may still act on older metadata: it did not confirm a change", of=what, broker_id=broker_id
                 )
+
+    async def which_reach(self, image: MetadataImage, wait_ms: int) -> set[BrokerId]:
+        """The other brokers that say in time that they act on the revision of an image."""
+        others = [broker_id for broker_id in image.brokers if broker_id != self._broker.metadata.broker_id]
+        if not others or self._peers is None:
+            return set()
+        until = asyncio.get_running_loop().time() + wait_ms / 1000
+        reached = await asyncio.gather(*(self._reaches(self._peers, broker_id, image.revision, until) for broker_id in others))
+        return {broker_id for broker_id, is_there in zip(others, reached, strict=True) if is_there}
 
     async def _reaches(self, peers: PeerClients, broker_id: BrokerId, revision: Revision, until: float) -> bool:
         """Whether a broker acts on a revision in time, or has lost its registration: then it does so before it serves again."""

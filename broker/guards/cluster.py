@@ -17,6 +17,7 @@ from lowtide.protocol.messages.alter_configs import AlterConfigsResourceResponse
 from lowtide.protocol.messages.describe_cluster import OPERATIONS_NOT_ASKED, DescribeClusterRequest, DescribeClusterResponse
 from lowtide.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse, DescribeConfigsResult
 from lowtide.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
+from lowtide.protocol.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
 from lowtide.protocol.messages.incremental_alter_configs import AlterConfigsResourceResponse as ChangedResource
 from lowtide.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from lowtide.protocol.messages.list_config_resources import ListConfigResourcesRequest, ListConfigResourcesResponse
@@ -48,6 +49,14 @@ def describe_log_dirs(request: DescribeLogDirsRequest, asker: Asker) -> Verdict:
         return Verdict(request)
     error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED if asker.context.api_version >= _ERROR_SINCE else ErrorCode.NONE
     return Verdict(answer=DescribeLogDirsResponse(throttle_time_ms=0, error_code=error))
+
+
+def describe_quorum(request: DescribeQuorumRequest, asker: Asker) -> Verdict:
+    """DESCRIBE on the cluster."""
+    if asker.may_cluster(Operation.DESCRIBE):
+        return Verdict(request)
+    error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    return Verdict(answer=DescribeQuorumResponse(error_code=error, error_message=_MESSAGES[error]))
 
 
 def init_producer_id(request: InitProducerIdRequest, asker: Asker) -> Verdict:

@@ -35,6 +35,7 @@ GUARDS: Final[Mapping[ApiKey, Guard]] = {
     ApiKey.DESCRIBE_GROUPS: groups.describe_groups,
     ApiKey.DESCRIBE_LOG_DIRS: cluster.describe_log_dirs,
     ApiKey.DESCRIBE_PRODUCERS: topics.describe_producers,
+    ApiKey.DESCRIBE_QUORUM: cluster.describe_quorum,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: topics.describe_topic_partitions,
     ApiKey.DESCRIBE_TRANSACTIONS: transactions.describe_transactions,
     ApiKey.ELECT_LEADERS: unless_forwarded(administration.elect_leaders),

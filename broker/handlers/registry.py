@@ -49,6 +49,7 @@ from lowtide.broker.handlers import (
     describe_history,
     describe_log_dirs,
     describe_producers,
+    describe_quorum,
     describe_retention,
     describe_segments,
     describe_topic_partitions,
@@ -130,14 +131,13 @@ def handlers(
         consumer_group_heartbeat.handler(groups),
         forwarded(create_partitions.handler(administrator), create_partitions.refused, create_partitions.shows),
         forwarded(create_topics.handler(administrator), create_topics.refused, create_topics.shows),
+        *cluster_and_brokers(broker, spread),
         delete_groups.handler(groups),
         delete_records.handler(broker),
         forwarded(delete_topics.handler(administrator), delete_topics.refused, delete_topics.shows),
         describe_client_quotas.handler(broker),
-        describe_cluster.handler(broker),
         describe_configs.handler(configs),
         describe_groups.handler(groups),
-        describe_log_dirs.handler(broker),
         describe_producers.handler(broker),
         describe_topic_partitions.handler(broker),
         describe_transactions.handler(transactions),
@@ -172,6 +172,11 @@ def handlers(
         write_txn_markers.handler(broker, transactions.writer),
     ]
     return audited(behind_guards(specs, broker), broker)
+
+
+def cluster_and_brokers(broker: BrokerContext, spread: Spread) -> list[HandlerSpec]:
+    """What describes the cluster and its brokers as a whole."""
+    return [describe_cluster.handler(broker), describe_log_dirs.handler(broker), describe_quorum.handler(broker, spread)]
 
 
 def logins() -> list[HandlerSpec]:

@@ -231,6 +231,19 @@ def test_records_are_deleted_and_directories_described_on_all_brokers(three: Low
     tools.run("kafka-topics", "--delete", "--topic", "deleted")
 
 
+def test_the_controller_is_described_as_the_leader_of_the_metadata(three: LowtideCluster, tools: Tools) -> None:
+    """All brokers act on its latest revision; the addresses are those of the brokers."""
+    status = dict(line.split(":", 1) for line in tools.run("kafka-metadata-quorum", "describe", "--status").lines)
+    leader = status["LeaderId"].strip()
+    assert leader in {"1", "2", "3"}
+    assert (status["MaxFollowerLag"].strip(), status["CurrentVoters"].count('"id"')) == ("0", 1)
+    addresses = status["CurrentVoters"] + status["CurrentObservers"]
+    assert all(f"://{three.address(broker_id)}" in addresses for broker_id in (1, 2, 3))
+    rows = [line.split() for line in tools.run("kafka-metadata-quorum", "describe", "--replication").lines[1:]]
+    assert {row[0]: (row[3], row[-1]) for row in rows} == {str(each): ("0", "Observer") for each in (1, 2, 3)} | {leader: ("0", "Leader")}
+    tools.run("kafka-metadata-quorum", "describe", "--replication", "--human-readable")
+
+
 def test_a_broker_that_is_gone_is_unregistered(three: LowtideCluster, tools: Tools) -> None:
     """It is listed as fenced until then; a live one is refused with a message."""
     with away(three, 3):

@@ -27,14 +27,20 @@ MAIN_CLASSES: Mapping[str, str] = {
     "kafka-consumer-perf-test": f"{_TOOLS}.ConsumerPerformance",
     "kafka-delete-records": f"{_TOOLS}.DeleteRecordsCommand",
     "kafka-delegation-tokens": f"{_TOOLS}.DelegationTokenCommand",
+    "kafka-features": f"{_TOOLS}.FeatureCommand",
     "kafka-get-offsets": f"{_TOOLS}.GetOffsetShell",
     "kafka-leader-election": f"{_TOOLS}.LeaderElectionCommand",
     "kafka-log-dirs": f"{_TOOLS}.LogDirsCommand",
+    "kafka-metadata-quorum": f"{_TOOLS}.MetadataQuorumCommand",
     "kafka-producer-perf-test": f"{_TOOLS}.ProducerPerformance",
     "kafka-reassign-partitions": f"{_TOOLS}.reassign.ReassignPartitionsCommand",
+    "kafka-transactions": f"{_TOOLS}.TransactionsCommand",
     "kafka-topics": f"{_TOOLS}.TopicCommand",
 }
 """Script name: the class that it runs, as in Kafka's bin/."""
+
+BOOTSTRAP_FIRST = ("kafka-features", "kafka-metadata-quorum", "kafka-transactions")
+"""They want to know the cluster before their sub-command."""
 
 
 class Ran(NamedTuple):
@@ -64,7 +70,8 @@ class Tools:
 
     def call(self, tool: str, *arguments: str, stdin: str = "") -> Ran:
         """Run a tool to its end. Errors: TimeoutExpired if it hangs."""
-        words = (MAIN_CLASSES[tool], *arguments, "--bootstrap-server", self.bootstrap)
+        servers = ("--bootstrap-server", self.bootstrap)
+        words = (MAIN_CLASSES[tool], *((*servers, *arguments) if tool in BOOTSTRAP_FIRST else (*arguments, *servers)))
         command = java(self._jars, *words, options=self._options)
         done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=False)
         return Ran(done.returncode, done.stdout, done.stderr)

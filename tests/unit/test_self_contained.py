@@ -33,6 +33,8 @@ KAFKA_NAMES |= {
     "kafka-reassign-partitions",
     "kafka-streams",
 }
+KAFKA_NAMES |= {"kafka-features", "kafka-metadata-quorum", "kafka-metadata-shell", "kafka-share", "kafka-groups", "kafka-jmx"}
+KAFKA_NAMES |= {"kafka-replica-verification", "kafka-verifiable", "kafka-run-class", "kafka-server", "kafka-e", "kafka-console-share"}
 KAFKA_NAMES |= {"kafka-broker", "kafka-controller"}  # jobs of Prometheus, as Confluent's boards name them
 """Names that begin with `kafka-` and are public packages or tools; up to two more words identify them."""
 
