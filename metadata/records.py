@@ -20,6 +20,9 @@ LOG_START_REPORTING_LEVEL: Final = 1
 ELIGIBLE_LEADERS_LEVEL: Final = 2
 """The metadata level from which on a broker knows eligible leader replicas, and says how it ended. Source: KIP-966."""
 
+FEATURE_LEVELS_LEVEL: Final = 3
+"""The metadata level from which on a broker takes the levels of features from the metadata. Source: KIP-584."""
+
 NO_LEADER: BrokerId = -1
 """The leader of a partition that no replica can lead now."""
 
@@ -41,7 +44,7 @@ class BrokerRecord(msgspec.Struct, frozen=True, gc=False):
     """A broker's registration. `incarnation` is new with every start of the process.
 
     `inter_broker_listener` names the listener where other brokers reach it, the first one if it is empty. `metadata_level` says what it
-    can do (`LOG_START_REPORTING_LEVEL`, `ELIGIBLE_LEADERS_LEVEL`).
+    can do (`LOG_START_REPORTING_LEVEL`, `ELIGIBLE_LEADERS_LEVEL`, `FEATURE_LEVELS_LEVEL`).
     """
 
     incarnation: str
@@ -62,14 +65,19 @@ class RegistrationRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class FeaturesRecord(msgspec.Struct, frozen=True, gc=False):
-    """What the whole cluster has agreed to do, and never takes back.
+    """What the whole cluster has agreed to do, and never takes back; and the levels of features that an operator has set.
 
     `log_start_reporting`: followers report their log starts (KIP-107). `eligible_leaders`: partitions have eligible leader replicas
-    (KIP-966).
+    (KIP-966). `levels`: of features by their names (KIP-584); one that isn't there has the highest level that the brokers know.
     """
 
     log_start_reporting: int = 0
     eligible_leaders: int = 0
+    levels: dict[str, int] = {}
+
+    def level(self, name: str, highest: int) -> int:
+        """The level at which the cluster uses a feature, of which the highest level is `highest`."""
+        return min(self.levels.get(name, highest), highest)
 
 
 class HistoryRecord(msgspec.Struct, frozen=True, gc=False):

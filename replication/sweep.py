@@ -83,9 +83,8 @@ def plan_features(image: MetadataImage) -> ChangePlan:
     if image.has_eligible_leaders or not image.brokers:
         return NO_CHANGE
     level = min(broker.metadata_level for broker in image.brokers.values())
-    wanted = FeaturesRecord(
-        max(image.features.log_start_reporting, int(level >= LOG_START_REPORTING_LEVEL)), int(level >= ELIGIBLE_LEADERS_LEVEL)
-    )
+    reporting = max(image.features.log_start_reporting, int(level >= LOG_START_REPORTING_LEVEL))
+    wanted = FeaturesRecord(reporting, int(level >= ELIGIBLE_LEADERS_LEVEL), image.features.levels)
     if wanted == image.features:
         return NO_CHANGE
     compares = [Compare(keys.FEATURES, "modify", "==", image.features_revision)]

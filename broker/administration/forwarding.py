@@ -43,6 +43,7 @@ FORWARDED: Final = frozenset(
         ApiKey.ELECT_LEADERS,
         ApiKey.LIST_PARTITION_REASSIGNMENTS,
         ApiKey.UNREGISTER_BROKER,
+        ApiKey.UPDATE_FEATURES,
     }
 )
 """Requests for the controller: what may be in an envelope."""

@@ -33,6 +33,7 @@ from lowtide.protocol.messages.elect_leaders import (
 )
 from lowtide.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse
 from lowtide.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
+from lowtide.protocol.messages.update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
 from lowtide.protocol.types import ZERO_TOPIC_ID
 from lowtide.replication.deletions import TopicDeletion, resolve_deletions
 from lowtide.replication.topic_names import CLUSTER_METADATA_TOPIC, repeated_names
@@ -163,3 +164,10 @@ def unregister_broker(request: UnregisterBrokerRequest, asker: Asker) -> Verdict
     if asker.may_cluster(Operation.ALTER):
         return Verdict(request)
     return Verdict(answer=UnregisterBrokerResponse(error_code=CLUSTER_DENIED, error_message=_CLUSTER_MESSAGE))
+
+
+def update_features(request: UpdateFeaturesRequest, asker: Asker) -> Verdict:
+    """ALTER on the cluster."""
+    if asker.may_cluster(Operation.ALTER):
+        return Verdict(request)
+    return Verdict(answer=UpdateFeaturesResponse(error_code=CLUSTER_DENIED, error_message=_CLUSTER_MESSAGE))

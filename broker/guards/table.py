@@ -61,6 +61,7 @@ GUARDS: Final[Mapping[ApiKey, Guard]] = {
     ApiKey.SYNC_GROUP: groups.sync_group,
     ApiKey.TXN_OFFSET_COMMIT: transactions.txn_offset_commit,
     ApiKey.UNREGISTER_BROKER: unless_forwarded(administration.unregister_broker),
+    ApiKey.UPDATE_FEATURES: unless_forwarded(administration.update_features),
 }
 
 ASK_THEMSELVES: Final = frozenset(

@@ -5,9 +5,11 @@ and again. Those of clients' metrics are listed while any are wanted (`client-me
 a client that sees them asks for its subscription at once, and librdkafka writes a line about it. Kafka lists them where a metrics reporter
 takes what clients push.
 
+The epoch of the features is the revision of the metadata at which they changed last.
+
 Version notes: the response header never has tagged fields (KIP-511), and an unknown version is answered in v0 by the dispatcher. From
-v3 the client's name and version must be well-formed, and it gets the features; which ones are supported only from v4 on, for some older
-clients can't read of one that may be off (KAFKA-17492).
+v3 the client's name and version must be well-formed, and it gets the features; that one is supported which may be off only from v4 on,
+for some older clients can't read that (KAFKA-17492).
 
 Errors: INVALID_REQUEST for a malformed client name or version.
 
@@ -18,18 +20,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import lru_cache
 from typing import Final
 
-from lowtide.broker.network.features import FINALIZED_EPOCH, finalized, supported
+from lowtide.broker.network.features import features_of, finalized, supported
 from lowtide.broker.network.routes import HandlerSpec, VersionRange
 from lowtide.broker.request_context import RequestContext
+from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 
 _SOFTWARE_SINCE = 3
 _FEATURES_FROM_0_SINCE = 4
+_OFFERS_KEPT = 8
 _SOFTWARE_KEPT = 64
 """Characters of a name or version that are kept while the connection is open."""
 
@@ -39,14 +43,15 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 """KIP-511: letters, digits, dashes and dots, beginning and ending with a letter or digit."""
 
 
-def handler(advertised: Mapping[ApiKey, VersionRange], wants_telemetry: Callable[[], bool]) -> HandlerSpec:
+def handler(advertised: Mapping[ApiKey, VersionRange], seen: Callable[[], MetadataImage]) -> HandlerSpec:
     """The handler; `advertised` is the dispatcher's table, which is complete when the first request comes.
 
-    `wants_telemetry()`: whether there is a subscription to clients' metrics.
+    `seen()`: the metadata, with the features, and with the subscriptions to clients' metrics.
     """
 
-    @cache
-    def offer(*, tells_supported: bool, tells_telemetry: bool) -> ApiVersionsResponse:
+    @lru_cache(maxsize=_OFFERS_KEPT)
+    def offer(epoch: int, *, from_0: bool, tells_telemetry: bool) -> ApiVersionsResponse:
+        features = features_of(seen(), advertised)
         return ApiVersionsResponse(
             error_code=ErrorCode.NONE,
             api_keys=[
@@ -54,9 +59,9 @@ def handler(advertised: Mapping[ApiKey, VersionRange], wants_telemetry: Callable
                 for key, served in advertised.items()
                 if tells_telemetry or key not in _TELEMETRY
             ],
-            supported_features=supported(advertised) if tells_supported else [],
-            finalized_features_epoch=FINALIZED_EPOCH,
-            finalized_features=finalized(advertised),
+            supported_features=supported(features, from_0=from_0),
+            finalized_features_epoch=epoch,
+            finalized_features=finalized(features),
         )
 
     def handle(request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsResponse:
@@ -65,6 +70,7 @@ def handler(advertised: Mapping[ApiKey, VersionRange], wants_telemetry: Callable
                 if _SOFTWARE.fullmatch(text) is None:
                     return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
             context.connection.software = (request.client_software_name[:_SOFTWARE_KEPT], request.client_software_version[:_SOFTWARE_KEPT])
-        return offer(tells_supported=context.api_version >= _FEATURES_FROM_0_SINCE, tells_telemetry=wants_telemetry())
+        image, from_0 = seen(), context.api_version >= _FEATURES_FROM_0_SINCE
+        return offer(image.features_revision, from_0=from_0, tells_telemetry=bool(image.client_metrics))
 
     return HandlerSpec(key=ApiKey.API_VERSIONS, handle=handle, answers_again=2)

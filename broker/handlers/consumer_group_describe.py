@@ -98,7 +98,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
     ) -> ConsumerGroupDescribeResponse | Pending[ConsumerGroupDescribeResponse]:
         names = list(dict.fromkeys(request.group_ids))
         operations = ALL_GROUP_OPERATIONS if request.include_authorized_operations else OPERATIONS_NOT_ASKED
-        if not groups.settings.serves_consumer_groups:
+        if not groups.serves_consumer_groups:
             return ConsumerGroupDescribeResponse(groups=[_failed(name, ErrorCode.UNSUPPORTED_VERSION) for name in names])
         if not names:
             return ConsumerGroupDescribeResponse(groups=[])

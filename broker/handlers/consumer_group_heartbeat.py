@@ -35,7 +35,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
     """The handler over the groups of a broker."""
 
     def handle(request: ConsumerGroupHeartbeatRequest, context: RequestContext) -> Answer:
-        if not groups.settings.serves_consumer_groups:
+        if not groups.serves_consumer_groups:
             return heartbeat_failed(ErrorCode.UNSUPPORTED_VERSION)
         refusal = check_heartbeat(request, context.api_version, groups.settings.consumer_assignors)
         if refusal is not None:

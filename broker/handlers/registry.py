@@ -86,6 +86,7 @@ from lowtide.broker.handlers import (
     sync_group,
     txn_offset_commit,
     unregister_broker,
+    update_features,
     write_txn_markers,
 )
 from lowtide.broker.network.routes import HandlerSpec, Route, VersionRange
@@ -126,7 +127,7 @@ def handlers(
         alter_configs.handler(configs),
         forwarded(alter_partition_reassignments.handler(partitions), alter_partition_reassignments.refused),
         alter_user_scram_credentials.handler(broker, spread),
-        api_versions.handler(advertised, lambda: bool(broker.metadata.image.client_metrics)),
+        api_versions.handler(advertised, lambda: broker.metadata.image),
         consumer_group_describe.handler(groups),
         consumer_group_heartbeat.handler(groups),
         forwarded(create_partitions.handler(administrator), create_partitions.refused, create_partitions.shows),
@@ -169,6 +170,7 @@ def handlers(
         sync_group.handler(groups),
         txn_offset_commit.handler(groups, transactions),
         forwarded(unregister_broker.handler(broker), unregister_broker.refused, unregister_broker.shows),
+        forwarded(update_features.handler(broker, advertised), update_features.refused, update_features.shows),
         write_txn_markers.handler(broker, transactions.writer),
     ]
     return audited(behind_guards(specs, broker), broker)

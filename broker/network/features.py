@@ -1,5 +1,13 @@
 """The features of KIP-584 that clients see: what a client may rely on with every broker.
 
+| feature | levels | changed by |
+|---|---|---|
+| `eligible.leader.replicas.version` | 0 to 1 | the brokers themselves, when each of them can |
+| `group.version` | 0 to 1 | UpdateFeatures; at 0 no group gets its partitions from the broker (KIP-848) |
+| `lowtide.metadata.version` | 0 to 2 | the brokers themselves: 1 is reports of log starts, 2 eligible leaders too |
+| `metadata.version` | 30 | no request: it is the release of Kafka, 4.3-IV0, whose protocol is followed, and says nothing of our metadata |
+| `transaction.version` | 0 to 2 | UpdateFeatures; from 2 on clients write with an epoch for each transaction (KIP-890) |
+
 A level is advertised only while the APIs that it promises are offered in the versions that it needs, so that an API that is capped
 (`--max-version`) takes its feature back.
 """
@@ -12,15 +20,22 @@ from typing import Final
 import msgspec
 
 from lowtide.broker.network.routes import VersionRange
+from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.messages.api_versions import FinalizedFeatureKey, SupportedFeatureKey
+from lowtide.replication.feature_updates import FeatureState
 
-FINALIZED_EPOCH: Final = 0
-"""Clients believe who tells the highest. Levels don't change while a broker runs."""
+GROUP_VERSION: Final = "group.version"
+GROUP_LEVEL: Final = 1
+KAFKA_RELEASE_LEVEL: Final = 30
+"""The level of `metadata.version` that Kafka's tools show as 4.3-IV0."""
+
+_AGREED: Final = "The brokers agree on it by themselves, when each of them can, and never take it back."
+_RELEASE: Final = "It names the release of Kafka whose protocol the brokers follow: another version of Lowtide may have another one."
 
 
 class Feature(msgspec.Struct, frozen=True):
-    """One feature, from level 0 (off) up to `level`, which `needs` these versions."""
+    """One feature that clients can change, from level 0 (off) up to `level`, which `needs` these versions."""
 
     name: str
     level: int
@@ -32,20 +47,45 @@ class Feature(msgspec.Struct, frozen=True):
 
 
 FEATURES: Final = (
-    Feature("group.version", 1, {ApiKey.CONSUMER_GROUP_HEARTBEAT: 1, ApiKey.CONSUMER_GROUP_DESCRIBE: 0}),
+    Feature(GROUP_VERSION, GROUP_LEVEL, {ApiKey.CONSUMER_GROUP_HEARTBEAT: 1, ApiKey.CONSUMER_GROUP_DESCRIBE: 0}),
     Feature("transaction.version", 2, {ApiKey.PRODUCE: 12, ApiKey.TXN_OFFSET_COMMIT: 5, ApiKey.END_TXN: 5}),
 )
 
 
-def supported(advertised: Mapping[ApiKey, VersionRange]) -> list[SupportedFeatureKey]:
-    """What this broker could use."""
-    return [SupportedFeatureKey(name=each.name, min_version=0, max_version=each.level) for each in FEATURES if each.is_on(advertised)]
+def features_of(image: MetadataImage, advertised: Mapping[ApiKey, VersionRange]) -> dict[str, FeatureState]:
+    """All features of a cluster by their names, in order."""
+    eligible, reporting = int(image.has_eligible_leaders), int(image.log_start_reporting)
+    states = [
+        FeatureState("eligible.leader.replicas.version", 0, 1, eligible, _AGREED),
+        FeatureState("lowtide.metadata.version", 0, 2, reporting + (eligible if reporting else 0), _AGREED),
+        FeatureState("metadata.version", KAFKA_RELEASE_LEVEL, KAFKA_RELEASE_LEVEL, KAFKA_RELEASE_LEVEL, _RELEASE),
+        *(
+            FeatureState(each.name, 0, each.level, image.features.level(each.name, each.level))
+            for each in FEATURES
+            if each.is_on(advertised)
+        ),
+    ]
+    return {state.name: state for state in sorted(states, key=lambda state: state.name)}
 
 
-def finalized(advertised: Mapping[ApiKey, VersionRange]) -> list[FinalizedFeatureKey]:
+def serves_consumer_groups(image: MetadataImage) -> bool:
+    """Whether the cluster has groups whose partitions the broker assigns."""
+    return image.features.level(GROUP_VERSION, GROUP_LEVEL) >= GROUP_LEVEL
+
+
+def supported(features: Mapping[str, FeatureState], *, from_0: bool) -> list[SupportedFeatureKey]:
+    """What this broker could use; without `from_0` only what can't be off."""
+    return [
+        SupportedFeatureKey(name=each.name, min_version=each.lowest, max_version=each.highest)
+        for each in features.values()
+        if from_0 or each.lowest > 0
+    ]
+
+
+def finalized(features: Mapping[str, FeatureState]) -> list[FinalizedFeatureKey]:
     """What the cluster uses."""
     return [
         FinalizedFeatureKey(name=each.name, max_version_level=each.level, min_version_level=each.level)
-        for each in FEATURES
-        if each.is_on(advertised)
+        for each in features.values()
+        if each.level > 0
     ]

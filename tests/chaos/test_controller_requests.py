@@ -24,6 +24,8 @@ from lowtide.protocol.messages.alter_partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
+from lowtide.protocol.messages.api_versions import ApiVersionsRequest
+from lowtide.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from lowtide.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from lowtide.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 from lowtide.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -31,6 +33,7 @@ from lowtide.protocol.messages.describe_cluster import DescribeClusterRequest
 from lowtide.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersTopicPartitions
 from lowtide.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
 from lowtide.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from lowtide.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from lowtide.simulation.client import WireClient
 
 DEADLINE_S = 120.0
@@ -290,3 +293,48 @@ def answer_of(cluster: LowtideCluster, broker_id: int, client_id: str, request: 
         body = answer.read(size)
     codec: Any = codec_for(API[key].response, version)
     return codec.decode(memoryview(body), 5, size)
+
+
+def update_feature(cluster: LowtideCluster, name: str, level: int, kind: int, *, check: bool = False, version: int = 2) -> Any:
+    """Sent to a broker that is not the controller."""
+    row = FeatureUpdateKey(feature=name, max_version_level=level, upgrade_type=kind, allow_downgrade=version == 0 and kind > 1)
+    request = UpdateFeaturesRequest(feature_updates=[row], validate_only=check)
+    return ask(cluster, others_than_the_controller(cluster)[0], request, version)
+
+
+def levels_at(cluster: LowtideCluster, broker_id: int) -> tuple[int, dict[str, int]]:
+    answer = ask(cluster, broker_id, ApiVersionsRequest(client_software_name="test", client_software_version="1"))
+    return answer.finalized_features_epoch, {row.name: row.max_version_level for row in answer.finalized_features}
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_levels_of_features_are_changed_for_all_brokers(cluster: LowtideCluster, version: int) -> None:
+    """A rehearsal changes nothing; at `group.version` 0 no broker takes a member of a group that it would have to assign."""
+    epoch, before = levels_at(cluster, 1)
+    assert (before["group.version"], before["metadata.version"]) == (1, 30)
+    if version > 0:
+        assert update_feature(cluster, "group.version", 0, 2, check=True, version=version).error_code == ErrorCode.NONE
+        assert levels_at(cluster, 1) == (epoch, before)
+    changed = update_feature(cluster, "group.version", 0, 2, version=version)
+    assert (changed.error_code, [row.feature for row in changed.results]) == (ErrorCode.NONE, ["group.version"] if version < 2 else [])
+    without = {name: level for name, level in before.items() if name != "group.version"}
+    for broker_id in cluster.broker_ids:
+        until(lambda broker_id=broker_id: levels_at(cluster, broker_id)[1] == without)
+        assert levels_at(cluster, broker_id)[0] > epoch
+        joining = ConsumerGroupHeartbeatRequest(
+            group_id="g", member_id="m", member_epoch=0, rebalance_timeout_ms=1000, subscribed_topic_names=["t"], topic_partitions=[]
+        )
+        assert ask(cluster, broker_id, joining, 0).error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert update_feature(cluster, "group.version", 1, 1, version=version).error_code == ErrorCode.NONE
+    for broker_id in cluster.broker_ids:
+        until(lambda broker_id=broker_id: levels_at(cluster, broker_id)[1] == before)
+
+
+@pytest.mark.parametrize(("name", "level"), [("metadata.version", 29), ("eligible.leader.replicas.version", 0), ("share.version", 9)])
+def test_levels_that_cannot_be_had_are_refused(cluster: LowtideCluster, name: str, level: int) -> None:
+    refused = update_feature(cluster, name, level, 2)
+    assert refused.error_code == ErrorCode.INVALID_UPDATE_VERSION
+    assert refused.error_message.startswith("The update failed for all features since the following feature had an error: ")
+    assert name in refused.error_message
+    many = UpdateFeaturesRequest(feature_updates=[FeatureUpdateKey(feature=f"f{number}", max_version_level=1) for number in range(101)])
+    assert ask(cluster, 1, many).error_code == ErrorCode.INVALID_REQUEST

@@ -244,6 +244,37 @@ def test_the_controller_is_described_as_the_leader_of_the_metadata(three: Lowtid
     tools.run("kafka-metadata-quorum", "describe", "--replication", "--human-readable")
 
 
+def features(tools: Tools) -> dict[str, tuple[str, str]]:
+    """The highest level that is supported of each feature, and the one that the cluster uses."""
+    rows = [dict(part.split(": ", 1) for part in line.split("\t")) for line in tools.run("kafka-features", "describe").lines]
+    return {row["Feature"]: (row["SupportedMaxVersion"], row["FinalizedVersionLevel"]) for row in rows}
+
+
+def test_features_are_described_lowered_and_raised(tools: Tools) -> None:
+    """All or none; what the brokers agree on by themselves is refused with a reason."""
+    before = features(tools)
+    assert before["metadata.version"] == ("4.3-IV0", "4.3-IV0")
+    assert before["eligible.leader.replicas.version"] == ("1", "1")
+    assert (before["transaction.version"], before["group.version"]) == (("2", "2"), ("1", "1"))
+    rehearsed = tools.run("kafka-features", "downgrade", "--feature", "transaction.version=1", "--dry-run")
+    assert "transaction.version can be downgraded to 1." in rehearsed.out
+    assert features(tools) == before
+    assert "transaction.version was downgraded to 1." in tools.run("kafka-features", "downgrade", "--feature", "transaction.version=1").out
+    assert "group.version was disabled." in tools.run("kafka-features", "disable", "--feature", "group.version").out
+    lowered = before | {"transaction.version": ("2", "1"), "group.version": ("1", "0")}
+    until(lambda: features(tools) == lowered)
+    both = ("--feature", "transaction.version=2", "--feature", "group.version=1", "--feature", "metadata.version=30")
+    tools.run("kafka-features", "upgrade", *both)
+    until(lambda: features(tools) == before)
+    for action, feature in (
+        ("downgrade", "metadata.version=29"),
+        ("disable", "eligible.leader.replicas.version"),
+        ("upgrade", "share.version=9"),
+    ):
+        refused = tools.call("kafka-features", action, "--feature", feature)
+        assert (refused.exit_code, "Could not" in refused.out, "1 out of 1 operation(s) failed." in refused.err) == (1, True, True), refused
+
+
 def test_a_broker_that_is_gone_is_unregistered(three: LowtideCluster, tools: Tools) -> None:
     """It is listed as fenced until then; a live one is refused with a message."""
     with away(three, 3):

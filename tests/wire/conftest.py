@@ -98,6 +98,8 @@ class RandomMessages:
         if form == "?":
             return rng.random() < 0.5
         assert form is not None
+        if form == "H":
+            return rng.choice((0, 1, (1 << 16) - 1, rng.randrange(1 << 16)))
         if self._is_tame and name.endswith("_ms"):
             return rng.randrange(1_000_000)
         if self._is_tame and name.endswith("error_code"):

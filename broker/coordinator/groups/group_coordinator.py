@@ -19,6 +19,7 @@ from lowtide.broker.coordinator.runtime.coordinator_runtime import CoordinatorRu
 from lowtide.broker.coordinator.runtime.effects import Effects, append_error
 from lowtide.broker.coordinator.runtime.offsets_topic import GROUP_TOPIC, OffsetsTopic, forget_hashes
 from lowtide.broker.coordinator.runtime.shard import CoordinatedTopic, Shard
+from lowtide.broker.network.features import serves_consumer_groups
 from lowtide.broker.pacing import Pacing
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext
@@ -73,6 +74,11 @@ class GroupCoordinator:
             worker=broker.worker,
             log=broker.log,
         )
+
+    @property
+    def serves_consumer_groups(self) -> bool:
+        """Whether there may be groups whose partitions the broker assigns: by the configuration, and by the level of `group.version`."""
+        return self.settings.serves_consumer_groups and serves_consumer_groups(self.broker.metadata.image)
 
     # ------------------------------------------------------------------ requests
     @staticmethod

@@ -163,7 +163,7 @@ def test_what_all_brokers_can_do_is_agreed_on_once() -> None:
     assert plan_controller_work(image).is_empty
     brokers[2] = msgspec.structs.replace(brokers[2], metadata_level=ELIGIBLE_LEADERS_LEVEL)
     (step,) = plan_controller_work(image).steps
-    assert step.operations[0].value == b'{"log_start_reporting":1,"eligible_leaders":1}'  # type: ignore[union-attr]
+    assert step.operations[0].value == b'{"log_start_reporting":1,"eligible_leaders":1,"levels":{}}'  # type: ignore[union-attr]
     brokers[3] = BrokerImage(3, 30, ())
     assert plan_controller_work(msgspec.structs.replace(image, features=FeaturesRecord(1, 1))).is_empty, "it isn't taken back"
 

@@ -23,6 +23,7 @@ from lowtide.broker.network.server import Server
 from lowtide.broker.security.login import Mechanism
 from lowtide.broker.security.plain import PlainExchange, PlainUsers
 from lowtide.broker.turns import Turns
+from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.client.versions import exchange_of
 from lowtide.protocol.errors import ErrorCode
@@ -60,7 +61,7 @@ class World:
         self.loop, self.log, self.clock = loop, Log(), SimulatedClock(loop)
         self.served: list[str] = []
         dispatcher = Dispatcher(spawn=lambda *_args, **_names: None, maximum_versions={})  # type: ignore[arg-type,return-value]
-        specs = [api_versions.handler(dispatcher.advertised, lambda: True), sasl_handshake.handler(), sasl_authenticate.handler()]
+        specs = [api_versions.handler(dispatcher.advertised, MetadataImage), sasl_handshake.handler(), sasl_authenticate.handler()]
         dispatcher.register([*specs, HandlerSpec(key=ApiKey.LIST_GROUPS, handle=self._serve)])
         self.host = ConnectionHost(
             dispatcher=dispatcher,

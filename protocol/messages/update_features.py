@@ -1,0 +1,53 @@
+"""UpdateFeatures (key 57): raise, lower or switch off features of the cluster (KIP-584).
+
+Version 1 has kinds of downgrades and can only check, version 2 answers without rows (KIP-778). Field by field this is Kafka's
+UpdateFeaturesRequest/Response.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+import msgspec
+
+from lowtide.protocol.schema import ApiMessage, Bool, Int8, Int16, Int32, Message, String, Versions
+
+
+class FeatureUpdateKey(Message, kw_only=True):
+    """The level that a feature is to have; 0 switches it off."""
+
+    feature: String
+    max_version_level: Int16
+    allow_downgrade: Annotated[Bool, Versions("0")] = False
+    upgrade_type: Annotated[Int8, Versions("1+")] = 1
+
+
+class UpdateFeaturesRequest(ApiMessage, kw_only=True):
+    """What to change, within a time in milliseconds."""
+
+    VERSIONS: ClassVar = Versions("0-2")
+    FLEXIBLE: ClassVar = Versions("0+")
+
+    timeout_ms: Int32 = 60_000
+    feature_updates: list[FeatureUpdateKey] = msgspec.field(default_factory=list)
+    validate_only: Annotated[Bool, Versions("1+")] = False
+
+
+class UpdatableFeatureResult(Message, kw_only=True):
+    """What became of one update."""
+
+    feature: String
+    error_code: Int16 = 0
+    error_message: String | None = None
+
+
+class UpdateFeaturesResponse(ApiMessage, kw_only=True):
+    """The answer. An error is for the request as a whole; without one there is a row for each feature, up to version 1."""
+
+    VERSIONS: ClassVar = Versions("0-2")
+    FLEXIBLE: ClassVar = Versions("0+")
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    error_message: String | None = None
+    results: Annotated[list[UpdatableFeatureResult], Versions("0-1")] = msgspec.field(default_factory=list)
