@@ -32,6 +32,7 @@ from lowtide.broker.config.described import (
     describe_topic,
     describe_topic_defaults,
 )
+from lowtide.broker.config.dynamic_config import CLUSTER_WIDE
 from lowtide.broker.config.group_config import validate_group_configs
 from lowtide.broker.config.key import ConfigError, Type
 from lowtide.broker.config.log_levels import LogLevels, check_logger_changes
@@ -234,14 +235,17 @@ class ConfigAdministrator:
         return plan_topic_configs(topic, checked)
 
     def _plan_broker(self, image: MetadataImage, name: str, decide: Decide) -> ChangePlan | Refusal:
-        """Refusals: INVALID_REQUEST for another broker, and for what this one can't run on."""
+        """Refusals: INVALID_REQUEST for another broker, and for what this one can't run on; INVALID_CONFIG for a cluster-wide key."""
         refusal = check_node_id(name, self._node_id) if name else None
         if refusal is not None:
             return refusal
         own_name = str(self._node_id) if name else ""
-        wanted = decide(image.broker_configs.get(own_name, NOTHING_SET).configs)
+        current = image.broker_configs.get(own_name, NOTHING_SET).configs
+        wanted = decide(current)
         if isinstance(wanted, Refusal):
             return wanted
+        if name and image.has_eligible_leaders and wanted.get(CLUSTER_WIDE, current.get(CLUSTER_WIDE)) != current.get(CLUSTER_WIDE):
+            return Refusal(ErrorCode.INVALID_CONFIG, f"Broker-level {CLUSTER_WIDE} cannot be altered while ELR is enabled.")
         try:
             self._configs.check(wanted, of_all=not name)
         except ConfigError as error:

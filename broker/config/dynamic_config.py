@@ -38,6 +38,9 @@ DYNAMIC_KEYS: Final = frozenset(
 
 assert BROKER_KEYS.keys() >= DYNAMIC_KEYS
 
+CLUSTER_WIDE: Final = "min.insync.replicas"
+"""What can't be set on single brokers while partitions have eligible leaders (KIP-966)."""
+
 Layer = Mapping[str, str]
 """Texts by key."""
 
@@ -62,6 +65,8 @@ class BrokerConfigs:
         """Take over what the metadata say. Returns what is wrong with them, if something is: the keys that are left aside."""
         self.of_all = image.broker_configs.get("", NOTHING_SET).configs
         self.of_this = image.broker_configs.get(str(self.started_with.node_id), NOTHING_SET).configs
+        if image.has_eligible_leaders and CLUSTER_WIDE in self.of_this:
+            self.of_this = {name: text for name, text in self.of_this.items() if name != CLUSTER_WIDE}
         of_all, of_this = self._possible_of(self.of_all, of_all=True), self._possible_of(self.of_this, of_all=False)
         try:
             self.current = self._overlaid(of_all, of_this)

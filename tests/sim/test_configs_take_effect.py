@@ -9,9 +9,10 @@ import pytest
 from msgspec.structs import fields
 
 from lowtide.broker.config.broker_config import BROKER_KEYS
-from lowtide.broker.config.dynamic_config import DYNAMIC_KEYS
+from lowtide.broker.config.dynamic_config import CLUSTER_WIDE, DYNAMIC_KEYS
 from lowtide.broker.config.keys_topics import TOPIC_KEYS
 from lowtide.broker.config.resources import ResourceType
+from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from lowtide.protocol.messages.incremental_alter_configs import AlterableConfig, AlterConfigsResource, IncrementalAlterConfigsRequest
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
@@ -71,7 +72,9 @@ def test_each_field_of_a_log_follows_at_once(field: str) -> None:
     expected = frozenset(value) if isinstance(value, tuple) else value
 
     async def scenario(simulation: Simulation, client: WireClient) -> None:
-        places = ((TOPIC, "t", key.name), (BROKER, "", broker_key), (BROKER, "0", broker_key))
+        places = [(TOPIC, "t", key.name), (BROKER, "", broker_key), (BROKER, "0", broker_key)]
+        if broker_key == CLUSTER_WIDE:
+            places.pop()
         for kind, resource, name in places:
             await alter(client, kind, resource, (name, text))
             (config,) = log_configs(simulation)
@@ -79,6 +82,24 @@ def test_each_field_of_a_log_follows_at_once(field: str) -> None:
             assert {other for other in FIELDS if getattr(config, other) != getattr(LogConfig(), other)} == {field}
             await alter(client, kind, resource, (name, None))
             assert log_configs(simulation) == {LogConfig()}
+
+    play(scenario)
+
+
+def test_the_wanted_number_of_replicas_in_sync_is_set_on_all_brokers_together() -> None:
+    """On a single one it is refused while there are eligible leaders, and what was set there before has no effect (KIP-966)."""
+
+    async def scenario(simulation: Simulation, client: WireClient) -> None:
+        change = AlterableConfig(name=CLUSTER_WIDE, config_operation=0, value="2")
+        of_one = AlterConfigsResource(resource_type=BROKER, resource_name="0", configs=[change])
+        answer = await client.request(IncrementalAlterConfigsRequest(resources=[of_one], validate_only=False), 1)
+        refused = answer.responses[0]
+        assert (refused.error_code, "while ELR is enabled" in refused.error_message) == (ErrorCode.INVALID_CONFIG, True)
+        await alter(client, BROKER, "", (CLUSTER_WIDE, "3"))
+        assert log_configs(simulation) == {LogConfig(min_insync_replicas=3)}
+        simulation.end_life(power=True)
+        await simulation.start()
+        assert log_configs(simulation) == {LogConfig(min_insync_replicas=3)}
 
     play(scenario)
 

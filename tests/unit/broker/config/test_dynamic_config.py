@@ -14,11 +14,12 @@ from lowtide.broker.config.described import (
     describe_topic,
     describe_topic_defaults,
 )
-from lowtide.broker.config.dynamic_config import DYNAMIC_KEYS, BrokerConfigs
+from lowtide.broker.config.dynamic_config import CLUSTER_WIDE, DYNAMIC_KEYS, BrokerConfigs
 from lowtide.broker.config.keys_own import OWN_KEYS
 from lowtide.broker.config.topic_config import ConfigSource, describe_topic_configs
 from lowtide.metadata.config_image import ConfigImage
 from lowtide.metadata.image import MetadataImage
+from lowtide.metadata.records import FeaturesRecord
 
 DAY_MS = 86_400_000
 WEEK = str(7 * DAY_MS)
@@ -50,6 +51,15 @@ def test_the_stronger_layer_decides() -> None:
     assert running({"message.max.bytes": "4000"}).current.message_max_bytes == 4000
     assert configs.follow(image()) is None
     assert configs.current is configs.started_with
+
+
+def test_a_cluster_wide_key_that_is_stored_for_one_broker_has_no_effect_while_there_are_eligible_leaders() -> None:
+    """An earlier version could store it."""
+    configs = running()
+    stored = image(broker_7={CLUSTER_WIDE: "3", "message.max.bytes": "7"})
+    for features, expected in ((FeaturesRecord(1), 3), (FeaturesRecord(1, 1), 1)):
+        assert configs.follow(msgspec.structs.replace(stored, features=features)) is None
+        assert (configs.current.values[CLUSTER_WIDE], configs.current.message_max_bytes) == (expected, 7)
 
 
 def test_values_from_the_start_stay() -> None:
