@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -207,6 +208,17 @@ def test_brokers_are_configured_one_by_one_and_together(tools: Tools) -> None:
     assert not any("max.connections=" in dynamic(tools, "brokers", str(broker_id)) for broker_id in (1, 2, 3))
 
 
+def test_the_wanted_number_of_replicas_in_sync_is_set_on_all_brokers_together(tools: Tools) -> None:
+    change = ("--alter", "--entity-type", "brokers")
+    refused = tools.call("kafka-configs", *change, "--entity-name", "2", "--add-config", "min.insync.replicas=2")
+    assert (refused.exit_code, "cannot be altered while ELR is enabled" in refused.out + refused.err) == (1, True), refused
+    tools.run("kafka-configs", *change, "--entity-default", "--add-config", "min.insync.replicas=2")
+    for broker_id in ("1", "2", "3"):
+        all_keys = ("--describe", "--all", "--entity-type", "brokers", "--entity-name", broker_id)
+        until(lambda all_keys=all_keys: "  min.insync.replicas=2 " in tools.run("kafka-configs", *all_keys).out)  # type: ignore[misc]
+    tools.run("kafka-configs", *change, "--entity-default", "--delete-config", "min.insync.replicas")
+
+
 def test_records_are_deleted_and_directories_described_on_all_brokers(three: LowtideCluster, tools: Tools, tmp_path: Path) -> None:
     """Partitions with different leaders in one request; all replicas have the same size."""
     tools.run("kafka-topics", "--create", "--topic", "deleted", "--replica-assignment", "1:2:3,2:3:1,3:1:2")
@@ -246,7 +258,7 @@ def test_the_controller_is_described_as_the_leader_of_the_metadata(three: Lowtid
 
 def features(tools: Tools) -> dict[str, tuple[str, str]]:
     """The highest level that is supported of each feature, and the one that the cluster uses."""
-    rows = [dict(part.split(": ", 1) for part in line.split("\t")) for line in tools.run("kafka-features", "describe").lines]
+    rows = [dict(re.findall(r"(\w+): (\S+)", line)) for line in tools.run("kafka-features", "describe").lines]
     return {row["Feature"]: (row["SupportedMaxVersion"], row["FinalizedVersionLevel"]) for row in rows}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,15 +28,23 @@ MAIN_CLASSES: Mapping[str, str] = {
     "kafka-consumer-perf-test": f"{_TOOLS}.ConsumerPerformance",
     "kafka-delete-records": f"{_TOOLS}.DeleteRecordsCommand",
     "kafka-delegation-tokens": f"{_TOOLS}.DelegationTokenCommand",
+    "kafka-e2e-latency": f"{_TOOLS}.EndToEndLatency",
     "kafka-features": f"{_TOOLS}.FeatureCommand",
     "kafka-get-offsets": f"{_TOOLS}.GetOffsetShell",
+    "kafka-groups": f"{_TOOLS}.GroupsCommand",
     "kafka-leader-election": f"{_TOOLS}.LeaderElectionCommand",
     "kafka-log-dirs": f"{_TOOLS}.LogDirsCommand",
     "kafka-metadata-quorum": f"{_TOOLS}.MetadataQuorumCommand",
     "kafka-producer-perf-test": f"{_TOOLS}.ProducerPerformance",
     "kafka-reassign-partitions": f"{_TOOLS}.reassign.ReassignPartitionsCommand",
-    "kafka-transactions": f"{_TOOLS}.TransactionsCommand",
+    "kafka-replica-verification": f"{_TOOLS}.ReplicaVerificationTool",
+    "kafka-share-groups": f"{_TOOLS}.consumer.group.ShareGroupCommand",
+    "kafka-streams-application-reset": f"{_TOOLS}.StreamsResetter",
+    "kafka-streams-groups": f"{_TOOLS}.streams.StreamsGroupCommand",
     "kafka-topics": f"{_TOOLS}.TopicCommand",
+    "kafka-transactions": f"{_TOOLS}.TransactionsCommand",
+    "kafka-verifiable-consumer": f"{_TOOLS}.VerifiableConsumer",
+    "kafka-verifiable-producer": f"{_TOOLS}.VerifiableProducer",
 }
 """Script name: the class that it runs, as in Kafka's bin/."""
 
@@ -75,6 +84,24 @@ class Tools:
         command = java(self._jars, *words, options=self._options)
         done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=False)
         return Ran(done.returncode, done.stdout, done.stderr)
+
+    def watch(self, tool: str, *arguments: str, until: str) -> list[str]:
+        """Run a tool that never ends, and end it when a line has `until`. Returns the lines up to there, of both outputs."""
+        command = java(self._jars, MAIN_CLASSES[tool], *arguments, options=self._options)
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+            ended = threading.Timer(TOOL_TIMEOUT_S, process.kill)
+            ended.start()
+            try:
+                assert process.stdout is not None
+                lines = []
+                for line in process.stdout:
+                    lines.append(line.rstrip("\n"))
+                    if until in line:
+                        return lines
+            finally:
+                ended.cancel()
+                process.kill()
+        raise AssertionError(lines)
 
     def run(self, tool: str, *arguments: str, stdin: str = "") -> Ran:
         """Run a tool that must succeed, without an error."""

@@ -47,6 +47,15 @@ def test_keys_without_effect_are_all_named():
     assert sorted(named) == sorted(of_topics + of_brokers)
 
 
+def test_the_table_of_tools_names_each_that_is_tried() -> None:
+    """`make interop` runs every script of the table, and no other."""
+    rows = re.findall(r"^\| (`kafka-[^|]+) \|", section("Kafka's command-line tools"), re.MULTILINE)
+    named = {name for row in rows for name in re.findall(r"`([a-z0-9-]+)`", row)}
+    texts = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "tests" / "interop").glob("test_*.py"))]
+    tried = {name for text in texts for name in re.findall(r'(?:run|call|watch)\("(kafka-[a-z0-9-]+)"', text)}
+    assert named == tried | {"kafka-dump-log"}, "the last one is run by `dump`"
+
+
 def test_the_table_of_apis_is_what_is_served():
     """Each API has its versions, and no other API is listed."""
     rows = re.findall(r"^\| (\w+) \| (\d+-\d+) \|", section("APIs"), re.MULTILINE)
