@@ -21,7 +21,7 @@ from typing import Final
 
 from lowtide.broker.administration.committing import check_timeout, decide_and_commit
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.network.features import features_of
+from lowtide.broker.network.features import FEATURES, features_of
 from lowtide.broker.network.routes import HandlerSpec, VersionRange
 from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.image import MetadataImage
@@ -78,8 +78,11 @@ def shows(request: UpdateFeaturesRequest, answer: UpdateFeaturesResponse, image:
     """Whether an image shows the levels that were asked for."""
     if answer.error_code != ErrorCode.NONE or request.validate_only:
         return True
+    highest = {feature.name: feature.level for feature in FEATURES}
     return all(
-        image.features.levels.get(each.feature, each.max_version_level) == each.max_version_level for each in request.feature_updates
+        image.features.level(each.feature, highest[each.feature]) == each.max_version_level
+        for each in request.feature_updates
+        if each.feature in highest
     )
 
 
