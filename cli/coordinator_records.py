@@ -11,6 +11,7 @@ from lowtide.broker.coordinator.transactions.transaction_state import STATE_NAME
 from lowtide.protocol.consumer_group_records import ConsumerGroupChange
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.group_records import GroupMetadata, OffsetCommit, decode_record
+from lowtide.protocol.share_group_records import ShareGroupChange
 from lowtide.protocol.transaction_records import decode_transaction
 from lowtide.protocol.types import ZERO_TOPIC_ID, topic_id_text
 
@@ -40,7 +41,7 @@ def decoded(topic: str, key: bytes | None, value: bytes | None) -> dict[str, Any
     return None
 
 
-def _of_group(found: OffsetCommit | GroupMetadata | ConsumerGroupChange | None) -> dict[str, Any] | None:
+def _of_group(found: OffsetCommit | GroupMetadata | ConsumerGroupChange | ShareGroupChange | None) -> dict[str, Any] | None:
     if found is None:
         return None
     said = None if found.value is None else plain(found.value)
@@ -48,7 +49,8 @@ def _of_group(found: OffsetCommit | GroupMetadata | ConsumerGroupChange | None) 
         return {"type": "offset", "group": found.key.group, "topic": found.key.topic, "partition": found.key.partition, "value": said}
     if isinstance(found, GroupMetadata):
         return {"type": "classic-group", "group": found.group, "value": said}
-    kind = f"consumer-group-{found.kind.name.lower().replace('_', '-')}"
+    group_type = "share" if isinstance(found, ShareGroupChange) else "consumer"
+    kind = f"{group_type}-group-{found.kind.name.lower().replace('_', '-')}"
     return {"type": kind, "group": found.group, **({"name": found.name} if found.name else {}), "value": said}
 
 

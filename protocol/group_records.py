@@ -34,6 +34,7 @@ from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.consumer_group_records import ConsumerGroupChange, decode_change
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.schema import ApiMessage, Bytes, Int32, Int64, Message, Nullable, String, Tagged, Uuid, Versions
+from lowtide.protocol.share_group_records import ShareGroupChange, decode_share_change
 from lowtide.protocol.types import NO_LEADER_EPOCH, NO_TIMESTAMP, ZERO_TOPIC_ID, TopicId
 
 CoordinatorRecord: TypeAlias = tuple[bytes, bytes | None]
@@ -217,7 +218,7 @@ def encode_group_metadata(group: str, value: GroupMetadataValue | None) -> Coord
     return key, _INT16.pack(GROUP_METADATA_VERSION) + codec_for(GroupMetadataValue, GROUP_METADATA_VERSION).encode(value)
 
 
-def decode_record(key: bytes | None, value: bytes | None) -> OffsetCommit | GroupMetadata | ConsumerGroupChange | None:
+def decode_record(key: bytes | None, value: bytes | None) -> OffsetCommit | GroupMetadata | ConsumerGroupChange | ShareGroupChange | None:
     """What a record says; None for a type that isn't known here.
 
     Errors: ProtocolError for bytes that are no such record, and for a version that isn't known.
@@ -231,7 +232,7 @@ def decode_record(key: bytes | None, value: bytes | None) -> OffsetCommit | Grou
     if kind == GROUP_METADATA_TYPE:
         group = codec_for(GroupMetadataKey, 0).decode(key, _INT16.size, len(key)).group
         return GroupMetadata(group, _decode_value(GroupMetadataValue, value))
-    return decode_change(key, value)
+    return decode_change(key, value) or decode_share_change(key, value)
 
 
 def _decode_value(message: type[V], value: bytes | None) -> V | None:

@@ -1,4 +1,4 @@
-"""What every group is to its coordinator, of whichever type: `ClassicGroup` and `ConsumerGroup` have what `Group` lists.
+"""What every group is to its coordinator, of whichever type: `ClassicGroup`, `ConsumerGroup` and `ShareGroup` have what `Group` lists.
 
 Nothing here decides. What the types differ in is asked of the group (`Group`), or of the service of its type
 (`groups/group_services.py`), so that no caller checks a class.
@@ -23,6 +23,8 @@ class GroupType(Enum):
     """Members agree among themselves who reads what: one of them assigns the partitions."""
     CONSUMER = "consumer"
     """The broker assigns the partitions."""
+    SHARE = "share"
+    """The broker assigns the partitions, and members share them (KIP-932)."""
 
     __hash__ = object.__hash__
     """There is one object of each; the hash that enumerations come with is a function in Python, and heartbeats look types up."""

@@ -38,6 +38,11 @@ class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
     consumer_assignment_interval_max_ms: int = 15_000
     consumer_regex_refresh_interval_ms: int = 600_000
     consumer_migration_policy: str = "bidirectional"
+    share_session_timeout_ms: int = 45_000
+    share_heartbeat_interval_ms: int = 5_000
+    share_assignment_interval_ms: int = 1_000
+    share_initialize_retry_ms: int = 30_000
+    share_max_size: int = 200
     groups_max: int = 100_000
     groups_created_per_second: int = 1_000
     offsets_max: int = 5_000_000
@@ -99,6 +104,11 @@ def group_settings(values: Mapping[str, Value]) -> GroupSettings:
         consumer_assignment_interval_max_ms=number("group.consumer.max.assignment.interval.ms"),
         consumer_regex_refresh_interval_ms=number("group.consumer.regex.refresh.interval.ms"),
         consumer_migration_policy=str(values["group.consumer.migration.policy"]).lower(),
+        share_session_timeout_ms=number("group.share.session.timeout.ms"),
+        share_heartbeat_interval_ms=number("group.share.heartbeat.interval.ms"),
+        share_assignment_interval_ms=number("group.share.assignment.interval.ms"),
+        share_initialize_retry_ms=number("group.share.initialize.retry.interval.ms"),
+        share_max_size=number("group.share.max.size"),
         groups_max=number("lowtide.groups.max"),
         groups_created_per_second=number("lowtide.groups.created.per.second"),
         offsets_max=number("lowtide.offsets.max"),

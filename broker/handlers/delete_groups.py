@@ -1,6 +1,7 @@
 """DeleteGroups: v0-v2.
 
-Behaviour: forgets groups that have no members, with their offsets. Groups that are named twice are answered once.
+Behaviour: forgets groups that have no members, with their offsets, and share groups with the states of their partitions. Groups
+that are named twice are answered once.
 
 Errors: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
 
@@ -13,9 +14,6 @@ from collections.abc import Generator
 from functools import partial
 
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
-from lowtide.broker.coordinator.groups.group_shard import Groups
-from lowtide.broker.coordinator.runtime.effects import Effects
-from lowtide.broker.coordinator.runtime.shard import Shard
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext
@@ -44,10 +42,6 @@ class _Answer:
 def handler(groups: GroupCoordinator) -> HandlerSpec:
     """The handler over the groups of a broker."""
 
-    def delete(shard: Shard[Groups], group_id: str, pending: Pending[ErrorCode], effects: Effects) -> None:
-        error = shard.state.delete_group(group_id, effects)
-        effects.answer_when_committed(pending, error, lambda error: error)
-
     def handle(request: DeleteGroupsRequest, _context: RequestContext) -> DeleteGroupsResponse | Pending[DeleteGroupsResponse]:
         names = list(dict.fromkeys(request.groups_names))
         if not names:
@@ -60,7 +54,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
                 if isinstance(shard, ErrorCode):
                     answer.note(group_id, shard)
                 else:
-                    groups.decide(shard, partial(delete, shard, group_id)).listen(partial(answer.note, group_id))
+                    groups.delete(shard, group_id).listen(partial(answer.note, group_id))
                 yield
             return True
 

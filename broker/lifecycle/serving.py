@@ -22,6 +22,7 @@ from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.share.enabled import share_groups_enabled
 from lowtide.broker.coordinator.share.share_coordinator import ShareCoordinator
+from lowtide.broker.coordinator.share.share_persister import SharePersister
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
 from lowtide.broker.handlers.registry import Coordinators, handlers, handlers_of_ours
 from lowtide.broker.handlers.share.registry import share_handlers
@@ -104,13 +105,15 @@ class Serving:
         meter = Meter(self._quotas, ports.clock, session, lambda: base.configs.current.num_partitions)
         administrator = TopicAdministrator(context, Forwarder(session, peers), meter.change_partitions)
         is_alone = self.partitions.fence is None
-        groups = GroupCoordinator(context, administrator, ports.loop, is_alone=is_alone)
-        self._dispatcher = dispatcher = Dispatcher(spawn=base.tasks.spawn, maximum_versions=config.max_versions, metered=meter.metered)
-        transactions = TransactionCoordinator(context, administrator, peers, groups, ports.loop, is_alone=is_alone)
-        shares = None
+        shares, persister = None, None
         if share_groups_enabled(config.values):
             shares = ShareCoordinator(context, administrator, ports.loop, is_alone=is_alone)
-            dispatcher.register(share_handlers(context, shares))
+            persister = SharePersister(shares, peers)
+        groups = GroupCoordinator(context, administrator, ports.loop, is_alone=is_alone, persister=persister)
+        self._dispatcher = dispatcher = Dispatcher(spawn=base.tasks.spawn, maximum_versions=config.max_versions, metered=meter.metered)
+        transactions = TransactionCoordinator(context, administrator, peers, groups, ports.loop, is_alone=is_alone)
+        if shares is not None:
+            dispatcher.register(share_handlers(context, groups, shares))
         self.coordinators = Coordinators(groups, transactions, shares)
         configs = ConfigAdministrator(context, self._certificates)
         dispatcher.register(handlers(context, administrator, configs, self.coordinators, dispatcher.advertised))

@@ -66,6 +66,9 @@ class ConsumerGroups:
         if group is None:
             if change.value is None:
                 return None
+            if self.by_id.find_share(change.group) is not None:
+                message = f"a record of {change.kind.name} for {change.group}, which is a share group"
+                raise ProtocolError(message)
             classic = self.by_id.find_classic(change.group)
             if classic is not None and not classic.is_simple:
                 message = f"a record of {change.kind.name} for {change.group}, which is a classic group"
@@ -132,7 +135,7 @@ class ConsumerGroups:
         group = self.by_id.find_consumer(group_id)
         if group is not None:
             return Decision(group)
-        if not creates:
+        if not creates or self.by_id.find_share(group_id) is not None:
             return Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"There is no consumer group {group_id}.")
         classic = self.by_id.find_classic(group_id)
         if classic is None or classic.state is GroupState.EMPTY:

@@ -6,9 +6,10 @@ from typing import TypeAlias
 
 from lowtide.broker.coordinator.classic.classic_group import ClassicGroup
 from lowtide.broker.coordinator.consumer.consumer_group import ConsumerGroup
+from lowtide.broker.coordinator.consumer.share_group import ShareGroup
 from lowtide.broker.coordinator.group import GroupType
 
-AnyGroup: TypeAlias = ClassicGroup | ConsumerGroup
+AnyGroup: TypeAlias = ClassicGroup | ConsumerGroup | ShareGroup
 """What `Group` describes."""
 
 
@@ -24,3 +25,8 @@ class GroupsById(dict[str, AnyGroup]):
         """The consumer group of this id; None where there is none, or one of another type."""
         group = self.get(group_id)
         return group if group is not None and group.group_type is GroupType.CONSUMER else None
+
+    def find_share(self, group_id: str) -> ShareGroup | None:
+        """The share group of this id; None where there is none, or one of another type."""
+        group = self.get(group_id)
+        return group if group is not None and group.group_type is GroupType.SHARE else None

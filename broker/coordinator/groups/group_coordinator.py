@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from lowtide.broker.administration.topic_administrator import TopicAdministrator
@@ -19,13 +20,16 @@ from lowtide.broker.coordinator.runtime.coordinator_runtime import CoordinatorRu
 from lowtide.broker.coordinator.runtime.effects import Effects, append_error
 from lowtide.broker.coordinator.runtime.offsets_topic import GROUP_TOPIC, OffsetsTopic, forget_hashes
 from lowtide.broker.coordinator.runtime.shard import CoordinatedTopic, Shard
+from lowtide.broker.coordinator.share.share_persister import SharePersister
+from lowtide.broker.coordinator.share.state_batches import UNKNOWN_START
 from lowtide.broker.network.features import serves_consumer_groups
 from lowtide.broker.pacing import Pacing
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Pending, answer_of, promised
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import run_in_slices
 from lowtide.metadata.image import ImageDelta
 from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.share_state_records import SharePlace
 from lowtide.protocol.types import Offset, TopicId, TopicPartition
 from lowtide.replication.partition import Partition
 from lowtide.storage.log.markers import Marker
@@ -45,8 +49,17 @@ class HeldGroups(NamedTuple):
 class GroupCoordinator:
     """Finds a group's state, carries out what is decided about it, and follows topics and leaderships."""
 
-    def __init__(self, broker: BrokerContext, administrator: TopicAdministrator, loop: Any, *, is_alone: bool) -> None:
-        """`is_alone`: there may never be more brokers than there are now."""
+    def __init__(
+        self,
+        broker: BrokerContext,
+        administrator: TopicAdministrator,
+        loop: Any,
+        *,
+        is_alone: bool,
+        persister: SharePersister | None = None,
+    ) -> None:
+        """`is_alone`: there may never be more brokers than there are now. `persister` is None where share groups aren't served."""
+        self._states = None if persister is None else ShareStarter(self, persister)
         config = broker.config
         self.settings = group_settings(config.values)
         given = not is_alone or "offsets.topic.replication.factor" in config.given
@@ -66,7 +79,7 @@ class GroupCoordinator:
         self._runtime: CoordinatorRuntime[Groups] = CoordinatorRuntime(
             CoordinatedTopic(
                 name=GROUP_TOPIC,
-                make_state=lambda: Groups(self.settings, broker.random, self._memory, self._topics, self._admission),
+                make_state=lambda: Groups(self.settings, broker.random, self._memory, self._topics, self._admission, self._states),
             ),
             replicas=broker.replicas,
             clock=broker.clock,
@@ -142,6 +155,18 @@ class GroupCoordinator:
         else:
             self._runtime.when_committed(shard, shard.partition.log.log_end_offset, [go_on])
 
+    def delete(self, shard: Shard[Groups], group_id: str) -> Pending[ErrorCode]:
+        """Forget a group; of a share group the states of its partitions first. Errors: those of `Groups.delete_group`, `append_error`."""
+        share = shard.state.by_id.find_share(group_id)
+        places = share.places(self._partition_count) if share is not None and share.check_delete() == ErrorCode.NONE else []
+        if places and self._states is not None:
+            work = partial(self._states.delete_group, shard, group_id, places)
+            return promised(work, self.broker.tasks.spawn, name=f"delete share group {group_id}")
+        return self.decide(shard, partial(_delete, shard, group_id))
+
+    def _partition_count(self, topic_id: TopicId) -> int:
+        return self._topics.partition_counts((topic_id,)).get(topic_id, 0)
+
     # ------------------------------------------------------------------ transactions
     def partition_of(self, group_id: str) -> TopicPartition:
         """The partition that a group's offsets are written to."""
@@ -197,6 +222,57 @@ class GroupCoordinator:
                 shard.state.committed.delete_topics(group_id, deleted, effects)
                 self._runtime.carry_out(shard, effects)
                 yield
+            effects = self._runtime.effects()
+            shard.state.shares.states.forget_topics([topic_id for _, topic_id in deleted], effects)
+            self._runtime.carry_out(shard, effects)
+            yield
+
+
+class ShareStarter:
+    """Has the states of share groups' partitions begin, and notes for the group which have."""
+
+    def __init__(self, groups: GroupCoordinator, persister: SharePersister) -> None:
+        self._groups = groups
+        self._persister = persister
+
+    def initialize(self, group_id: str, state_epoch: int, wanted: Mapping[TopicId, Iterable[int]]) -> None:
+        """Ask for it. What fails is asked for again by a heartbeat, after a while."""
+        places = {SharePlace(group_id, topic_id, number): UNKNOWN_START for topic_id, numbers in wanted.items() for number in numbers}
+        work = self._initialize(group_id, state_epoch, places)
+        self._groups.broker.tasks.spawn(work, name=f"begin the states of share group {group_id}")
+
+    async def delete_group(self, shard: Shard[Groups], group_id: str, places: Sequence[SharePlace]) -> ErrorCode:
+        """Have the states end, and then the group. Errors: those of `Groups.delete_group`, COORDINATOR_NOT_AVAILABLE."""
+        groups, shares = self._groups, shard.state.shares
+        begun: Pending[ErrorCode] = groups.decide(shard, lambda reply, effects: shares.states.begin_deletion(group_id, reply, effects))
+        error = await answer_of(begun)
+        if error != ErrorCode.NONE:
+            return ErrorCode.UNKNOWN_SERVER_ERROR if error is None else error
+        errors = await self._persister.delete(group_id, places)
+        shares.states.end_deletion(group_id)
+        if any(each != ErrorCode.NONE for each in errors.values()):
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if shard.unloaded:
+            return ErrorCode.NOT_COORDINATOR
+        return await answer_of(groups.decide(shard, partial(_delete, shard, group_id))) or ErrorCode.NONE
+
+    async def _initialize(self, group_id: str, state_epoch: int, places: Mapping[SharePlace, Offset]) -> None:
+        errors = await self._persister.initialize(group_id, state_epoch, places)
+        begun: dict[TopicId, list[int]] = {}
+        for place, error in errors.items():
+            if error in (ErrorCode.NONE, ErrorCode.FENCED_STATE_EPOCH):  # A later epoch has begun: there is a state.
+                begun.setdefault(place.topic_id, []).append(place.partition)
+            else:
+                self._groups.broker.log.warning("the state of a share partition has not begun", partition=str(place), error=error.name)
+        shard = self._groups.find(group_id)
+        if begun and not isinstance(shard, ErrorCode):
+            state = shard.state
+            self._groups.decide(shard, lambda _reply, effects: state.shares.states.on_initialized(group_id, begun, effects))
+
+
+def _delete(shard: Shard[Groups], group_id: str, pending: Pending[ErrorCode], effects: Effects) -> None:
+    error = shard.state.delete_group(group_id, effects)
+    effects.answer_when_committed(pending, error, lambda error: error)
 
 
 def _nothing() -> None:

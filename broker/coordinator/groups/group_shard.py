@@ -21,6 +21,8 @@ from lowtide.broker.coordinator.consumer.consumer_groups import ConsumerGroups
 from lowtide.broker.coordinator.consumer.consumer_heartbeats import ConsumerHeartbeats
 from lowtide.broker.coordinator.consumer.groups_by_id import GroupsById
 from lowtide.broker.coordinator.consumer.migration import Shared
+from lowtide.broker.coordinator.consumer.share_groups import NoClassicMembers, ShareGroups
+from lowtide.broker.coordinator.consumer.share_start import StatePorts
 from lowtide.broker.coordinator.consumer.topic_view import NoCluster, TopicView
 from lowtide.broker.coordinator.group import Group, GroupType
 from lowtide.broker.coordinator.group_admission import GroupAdmission
@@ -39,13 +41,14 @@ from lowtide.protocol.messages.leave_group import MemberIdentity, MemberResponse
 from lowtide.protocol.messages.offset_commit import OffsetCommitRequest
 from lowtide.protocol.messages.sync_group import SyncGroupRequest
 from lowtide.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
+from lowtide.protocol.share_group_records import ShareGroupChange
 from lowtide.protocol.types import UNKNOWN_OFFSET, Offset, ProducerId
 from lowtide.runtime.random import Random
 
 GROUP_ID_NOT_FOUND_SINCE: Final = 9
 """The version of OffsetCommit that tells an unknown group apart from an old generation."""
 
-RecordChange: TypeAlias = OffsetCommit | GroupMetadata | ConsumerGroupChange
+RecordChange: TypeAlias = OffsetCommit | GroupMetadata | ConsumerGroupChange | ShareGroupChange
 
 GroupChange: TypeAlias = RecordChange | OffsetCommits | InTransaction | TransactionEnded
 """What the log says of groups, one record or marker at a time, or what was just appended."""
@@ -63,8 +66,9 @@ class Groups:
         memory: MemberMemory | None = None,
         topics: TopicView | None = None,
         admission: GroupAdmission | None = None,
+        states: StatePorts | None = None,
     ) -> None:
-        """`memory`, `topics` and `admission` are shared by all groups of a broker."""
+        """`memory`, `topics` and `admission` are shared by all groups of a broker; `states` lead to the share coordinator."""
         self.settings = settings
         self.memory = memory if memory is not None else MemberMemory()
         self.by_id = GroupsById()
@@ -78,10 +82,16 @@ class Groups:
         self.consumers = ConsumerGroups(self.by_id, settings, self.timers, Shared(view, self.memory), self._classic.rebalancing)
         self.heartbeats = ConsumerHeartbeats(self.consumers, random, self.admission)
         # A service takes groups of its own type, which `Group.group_type` names.
-        self._upkeep: dict[GroupType, GroupUpkeep[Any]] = {GroupType.CLASSIC: self._classic, GroupType.CONSUMER: self.consumers}
+        self.shares = ShareGroups(self.by_id, settings, self.timers, Shared(view, self.memory), self.admission, states)
+        self._upkeep: dict[GroupType, GroupUpkeep[Any]] = {
+            GroupType.CLASSIC: self._classic,
+            GroupType.CONSUMER: self.consumers,
+            GroupType.SHARE: self.shares,
+        }
         self._requests: dict[GroupType, MemberRequests[Any]] = {
             GroupType.CLASSIC: self._classic,
             GroupType.CONSUMER: ClassicMembers(self.consumers, self._classic, random),
+            GroupType.SHARE: NoClassicMembers(),
         }
 
     # ------------------------------------------------------------------ records
@@ -138,6 +148,8 @@ class Groups:
             self.last_removal_offset = offset
         if isinstance(change, ConsumerGroupChange):
             self.consumers.note(change)
+        elif isinstance(change, ShareGroupChange):
+            self.shares.note(change)
         elif isinstance(change, OffsetCommit):
             if producer_id is not None and change.value is not None:
                 self.committed.apply_pending(producer_id, change.key, change.value, offset)

@@ -1,0 +1,149 @@
+"""How the states of a share group's partitions begin: asked of the share coordinator, and assigned when they have begun.
+
+Guards: what was asked for is in a record before it is asked for; what isn't answered in `group.share.initialize.retry.interval.ms` is asked
+for again, by the next heartbeat. Beginning is repeatable, so that costs nothing.
+
+Source: Kafka's `GroupMetadataManager.maybeCreateInitializeShareGroupStateRequest`, `initializeShareGroupState`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Protocol
+
+import msgspec
+
+from lowtide.broker.coordinator.consumer.consumer_member import ConsumerMember
+from lowtide.broker.coordinator.consumer.groups_by_id import GroupsById
+from lowtide.broker.coordinator.consumer.share_group import InitializingTopic, KnownStates, ShareGroup
+from lowtide.broker.coordinator.consumer.topic_view import TopicView
+from lowtide.broker.coordinator.group_settings import GroupSettings
+from lowtide.broker.coordinator.runtime.effects import Effects, Reply
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.share_group_records import ShareChangeValue, ShareGroupChange, ShareRecordType, encode_share_change
+from lowtide.protocol.types import TopicId
+
+
+class StatePorts(Protocol):
+    """What share groups need of the share coordinator."""
+
+    def initialize(self, group_id: str, state_epoch: int, wanted: Mapping[TopicId, Iterable[int]]) -> None:
+        """Have the states of share partitions begin, and then `ShareGroups.on_initialized`."""
+        ...
+
+
+def keep(group: ShareGroup, kind: ShareRecordType, name: str, value: ShareChangeValue | None, effects: Effects) -> None:
+    """Ask for a record about a share group, or with None for that which takes it back."""
+    change = ShareGroupChange(kind, group.group_id, name, value)
+    effects.records.append(encode_share_change(change))
+    effects.changes.append(change)
+
+
+class ShareStart:
+    """The states of the share groups of one coordinator."""
+
+    def __init__(self, by_id: GroupsById, settings: GroupSettings, topics: TopicView, ports: StatePorts | None) -> None:
+        """`ports` lead to the share coordinator; None where share groups aren't served."""
+        self.by_id = by_id
+        self.settings = settings
+        self.topics = topics
+        self.ports = ports
+
+    def begin(self, group: ShareGroup, member: tuple[ConsumerMember, ConsumerMember], epoch: int, effects: Effects) -> None:
+        """Have the states begin of partitions that have none, unless that was asked for a while ago only.
+
+        `member` is the one that has shown itself, before and after what it says.
+        """
+        states, wanted, initializing = group.states, {}, dict(group.states.initializing)
+        fresh_ms = effects.wall_ms - self.settings.share_initialize_retry_ms
+        for name in sorted(group.subscriptions.names_after(*member)):
+            topic = self.topics.image.topics.get(name)
+            if topic is None:
+                continue
+            has = states.initialized.get(topic.topic_id, ("", frozenset()))[1]
+            if len(has) >= len(topic.partitions):
+                continue
+            missing = frozenset(range(len(topic.partitions))) - has
+            asked = initializing.get(topic.topic_id)
+            if asked is not None and asked.since_ms > fresh_ms and missing <= asked.partitions:
+                continue
+            wanted[topic.topic_id] = missing
+            initializing[topic.topic_id] = InitializingTopic(name, missing, effects.wall_ms)
+        if not wanted:
+            return
+        deleting = {topic_id: name for topic_id, name in states.deleting.items() if topic_id not in wanted}
+        _keep_states(group, msgspec.structs.replace(states, initializing=initializing, deleting=deleting), effects)
+        effects.then.append(partial(self._ask_to_begin, group.group_id, epoch, wanted))
+
+    def _ask_to_begin(self, group_id: str, epoch: int, wanted: Mapping[TopicId, frozenset[int]], error: ErrorCode, _: Effects) -> None:
+        if error == ErrorCode.NONE and self.ports is not None and self.by_id.find_share(group_id) is not None:
+            self.ports.initialize(group_id, epoch, wanted)
+
+    def on_initialized(self, group_id: str, begun: Mapping[TopicId, Iterable[int]], effects: Effects) -> None:
+        """The states of these share partitions have begun: they may be assigned. What isn't among them is asked for again later."""
+        group = self.by_id.find_share(group_id)
+        if group is None:
+            return
+        initializing, initialized = dict(group.states.initializing), dict(group.states.initialized)
+        for topic_id, numbers in begun.items():
+            asked = initializing.get(topic_id)
+            if asked is None:
+                continue
+            done = asked.partitions & frozenset(numbers)
+            initialized[topic_id] = (asked.name, initialized.get(topic_id, ("", frozenset()))[1] | done)
+            left = asked.partitions - done
+            if left:
+                initializing[topic_id] = msgspec.structs.replace(asked, partitions=left)
+            else:
+                del initializing[topic_id]
+        _keep_states(group, msgspec.structs.replace(group.states, initializing=initializing, initialized=initialized), effects)
+
+    def begin_deletion(self, group_id: str, reply: Reply, effects: Effects) -> None:
+        """Keep that the states of a group are about to end: who loads the log doesn't take them for ones that have begun.
+
+        Until `end_deletion` the group takes no member. Errors: those of `ShareGroup.check_delete` and of `append_error`.
+        """
+        group = self.by_id.find_share(group_id)
+        error = ErrorCode.GROUP_ID_NOT_FOUND if group is None else group.check_delete()
+        if group is None or error != ErrorCode.NONE:
+            effects.answer(reply, error)
+            return
+        names = {topic_id: row.name for topic_id, row in group.states.initializing.items()}
+        names |= {topic_id: name for topic_id, (name, _) in group.states.initialized.items()}
+        names |= group.states.deleting
+        group.is_deleting = True
+        _keep_states(group, KnownStates(deleting=names), effects)
+
+        def failed(why: ErrorCode) -> ErrorCode:
+            self.end_deletion(group_id)
+            return why
+
+        effects.answer_when_committed(reply, ErrorCode.NONE, failed)
+
+    def end_deletion(self, group_id: str) -> None:
+        """The states have ended, or some of them haven't: the group may be deleted, or take members again."""
+        group = self.by_id.find_share(group_id)
+        if group is not None:
+            group.is_deleting = False
+
+    def forget_topics(self, deleted: Iterable[TopicId], effects: Effects) -> None:
+        """Topics are gone: the share coordinator forgets their states by itself."""
+        gone = frozenset(deleted)
+        for group in list(self.by_id.values()):
+            share = self.by_id.find_share(group.group_id)
+            if share is None:
+                continue
+            states = share.states
+            if gone.isdisjoint(states.initializing) and gone.isdisjoint(states.initialized) and gone.isdisjoint(states.deleting):
+                continue
+            kept = KnownStates(
+                initializing={topic_id: row for topic_id, row in states.initializing.items() if topic_id not in gone},
+                initialized={topic_id: row for topic_id, row in states.initialized.items() if topic_id not in gone},
+                deleting={topic_id: name for topic_id, name in states.deleting.items() if topic_id not in gone},
+            )
+            _keep_states(share, kept, effects)
+
+
+def _keep_states(group: ShareGroup, states: KnownStates, effects: Effects) -> None:
+    keep(group, ShareRecordType.STATES, "", states.record(), effects)

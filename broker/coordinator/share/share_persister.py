@@ -1,0 +1,121 @@
+"""What group coordinators ask share coordinators: that states of share partitions begin, and that they end.
+
+Each share partition has its coordinator, here or elsewhere. Questions for one broker go out together.
+
+Guards: what isn't answered counts as not done; who asked asks again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from lowtide.broker.coordinator.share.share_coordinator import ShareCoordinator, coordinator_key
+from lowtide.broker.coordinator.share.share_states import ShareStates
+from lowtide.broker.network.peer_client import PeerClients, PeerError
+from lowtide.broker.pending import Pending, answer_of
+from lowtide.metadata.broker_image import BrokerImage
+from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.delete_share_group_state import DeleteShareGroupStateRequest, DeleteStatePartition, DeleteStateTopic
+from lowtide.protocol.messages.initialize_share_group_state import (
+    InitializeShareGroupStateRequest,
+    InitializeStatePartition,
+    InitializeStateTopic,
+)
+from lowtide.protocol.share_state_records import SharePlace
+from lowtide.protocol.types import Offset, TopicId
+
+STATES_PURPOSE: Final = "share states"
+"""Of connections to share coordinators."""
+
+TIMEOUT_MS: Final = 30_000
+"""For one request. Source: Kafka's `request.timeout.ms`."""
+
+Errors = dict[SharePlace, ErrorCode]
+
+
+class SharePersister:
+    """Asks the share coordinators of a cluster."""
+
+    def __init__(self, shares: ShareCoordinator, peers: PeerClients) -> None:
+        self._shares = shares
+        self._peers = peers
+
+    async def initialize(self, group_id: str, state_epoch: int, wanted: Mapping[SharePlace, Offset]) -> Errors:
+        """Have states begin, each with its start offset (-1: the partition's leader finds it). The outcome of each."""
+
+        def request(places: Iterable[SharePlace]) -> InitializeShareGroupStateRequest:
+            topics: dict[TopicId, list[InitializeStatePartition]] = {}
+            for place in places:
+                topics.setdefault(place.topic_id, []).append(row(place))
+            rows = [InitializeStateTopic(topic_id=topic_id, partitions=partitions) for topic_id, partitions in topics.items()]
+            return InitializeShareGroupStateRequest(group_id=group_id, topics=rows)
+
+        def row(place: SharePlace) -> InitializeStatePartition:
+            return InitializeStatePartition(partition=place.partition, state_epoch=state_epoch, start_offset=wanted[place])
+
+        return await self._ask(wanted, ApiKey.INITIALIZE_SHARE_GROUP_STATE, request, (ShareStates.initialize, row))
+
+    async def delete(self, group_id: str, places: Iterable[SharePlace]) -> Errors:
+        """Have states end. The outcome of each."""
+
+        def request(some: Iterable[SharePlace]) -> DeleteShareGroupStateRequest:
+            topics: dict[TopicId, list[DeleteStatePartition]] = {}
+            for place in some:
+                topics.setdefault(place.topic_id, []).append(row(place))
+            rows = [DeleteStateTopic(topic_id=topic_id, partitions=partitions) for topic_id, partitions in topics.items()]
+            return DeleteShareGroupStateRequest(group_id=group_id, topics=rows)
+
+        def row(place: SharePlace) -> DeleteStatePartition:
+            return DeleteStatePartition(partition=place.partition)
+
+        return await self._ask(places, ApiKey.DELETE_SHARE_GROUP_STATE, request, (ShareStates.delete, row))
+
+    async def _ask(
+        self,
+        places: Iterable[SharePlace],
+        key: ApiKey,
+        request: Callable[[Iterable[SharePlace]], Any],
+        local: tuple[Any, Callable[[SharePlace], Any]],
+    ) -> Errors:
+        if not self._shares.topic.exists:
+            await self._shares.topic.create()
+        by_broker: dict[int, tuple[BrokerImage, list[SharePlace]]] = {}
+        errors: Errors = {}
+        for place in places:
+            coordinator = self._shares.topic.coordinator_of(coordinator_key(place))
+            if isinstance(coordinator, ErrorCode):
+                errors[place] = coordinator
+            else:
+                by_broker.setdefault(coordinator.broker_id, (coordinator, []))[1].append(place)
+        for broker_id, (broker, some) in by_broker.items():
+            if broker_id == self._shares.broker.metadata.broker_id:
+                for place in some:
+                    errors[place] = await self._ask_here(place, *local)
+            else:
+                errors |= await self._ask_there(broker, some, key, request(some))
+        return errors
+
+    async def _ask_here(self, place: SharePlace, decide: Any, row: Callable[[SharePlace], Any]) -> ErrorCode:
+        shard = self._shares.find(place)
+        if isinstance(shard, ErrorCode):
+            return shard
+        states = shard.state
+        pending: Pending[Any] = self._shares.decide(shard, lambda reply, effects: decide(states, place, row(place), reply, effects))
+        answer = await answer_of(pending)
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE if answer is None else ErrorCode(answer.error_code)
+
+    async def _ask_there(self, broker: BrokerImage, places: list[SharePlace], key: ApiKey, request: Any) -> Errors:
+        try:
+            answer = await self._peers.client_of(broker, STATES_PURPOSE).request(key, 0, request, TIMEOUT_MS)
+        except PeerError as error:
+            self._shares.broker.log.warning("a share coordinator could not be asked", reason=str(error))
+            return dict.fromkeys(places, ErrorCode.NETWORK_EXCEPTION)
+        group_id = request.group_id
+        found = {
+            SharePlace(group_id, topic.topic_id, row.partition): ErrorCode(row.error_code)
+            for topic in answer.results
+            for row in topic.partitions
+        }
+        return {place: found.get(place, ErrorCode.NETWORK_EXCEPTION) for place in places}

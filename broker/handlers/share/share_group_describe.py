@@ -1,0 +1,133 @@
+"""ShareGroupDescribe: v1-v1.
+
+Behaviour: state, epochs and members of share groups, with what each has. Groups that are named twice are described once. Topics that were
+deleted are left out. Only what can't be lost any more is described.
+
+Errors: INVALID_GROUP_ID, GROUP_ID_NOT_FOUND (also for a group of another type), NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
+COORDINATOR_NOT_AVAILABLE.
+
+KIPs: 430, 932.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from functools import partial
+
+from lowtide.broker.authorizer.resources import ALL_GROUP_OPERATIONS
+from lowtide.broker.coordinator.consumer.consumer_member import Assignment, ConsumerMember
+from lowtide.broker.coordinator.consumer.share_groups import ASSIGNOR
+from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
+from lowtide.broker.coordinator.groups.group_shard import Groups
+from lowtide.broker.coordinator.runtime.shard import Shard
+from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.pending import Pending
+from lowtide.broker.request_context import RequestContext
+from lowtide.broker.slices import ask_in_slices
+from lowtide.metadata.image import MetadataImage
+from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.metadata import OPERATIONS_NOT_ASKED
+from lowtide.protocol.messages.share_group_describe import (
+    DescribedShareAssignment,
+    DescribedShareGroup,
+    DescribedShareMember,
+    DescribedShareTopicPartitions,
+    ShareGroupDescribeRequest,
+    ShareGroupDescribeResponse,
+)
+
+
+class _Answer:
+    """The answer to one request, which is given when the last of its groups is described."""
+
+    def __init__(self, group_ids: list[str]) -> None:
+        self.pending: Pending[ShareGroupDescribeResponse] = Pending()
+        self._rows: dict[str, DescribedShareGroup | None] = dict.fromkeys(group_ids)
+        self._left = len(group_ids)
+
+    def note(self, group_id: str, row: DescribedShareGroup | None) -> None:
+        self._rows[group_id] = row if row is not None else _failed(group_id, ErrorCode.UNKNOWN_SERVER_ERROR)
+        self._left -= 1
+        if not self._left:
+            self.pending.complete(ShareGroupDescribeResponse(groups=[row for row in self._rows.values() if row is not None]))
+
+
+def handler(groups: GroupCoordinator) -> HandlerSpec:
+    """The handler over the groups of a broker."""
+
+    def describe(shard: Shard[Groups], group_id: str, operations: int) -> Generator[None, None, DescribedShareGroup]:
+        group = shard.state.by_id.find_share(group_id)
+        if group is None:
+            return _failed(group_id, ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a share group.")
+        image = groups.broker.metadata.image
+        described = DescribedShareGroup(
+            group_id=group_id,
+            group_state=group.state.value,
+            group_epoch=group.group_epoch,
+            assignment_epoch=group.target_epoch,
+            assignor_name=ASSIGNOR,
+            members=[],
+            authorized_operations=operations,
+        )
+        for member in list(group.members.values()):
+            described.members.append(_member(member, image))
+            yield
+        return described
+
+    def ask(names: list[str], operations: int, answer: _Answer) -> Generator[None, None, bool]:
+        for group_id in names:
+            refusal = groups.check_group_id(group_id)
+            shard = refusal if refusal is not None else groups.find(group_id)
+            if isinstance(shard, ErrorCode):
+                answer.note(group_id, _failed(group_id, shard))
+            else:
+                row = yield from describe(shard, group_id, operations)
+                if shard.unloaded:
+                    row = _failed(group_id, ErrorCode.NOT_COORDINATOR)
+                groups.when_readable(shard, group_id, partial(_unless, row)).listen(partial(answer.note, group_id))
+            yield
+        return True
+
+    def handle(
+        request: ShareGroupDescribeRequest, _context: RequestContext
+    ) -> ShareGroupDescribeResponse | Pending[ShareGroupDescribeResponse]:
+        names = list(dict.fromkeys(request.group_ids))
+        operations = ALL_GROUP_OPERATIONS if request.include_authorized_operations else OPERATIONS_NOT_ASKED
+        if not names:
+            return ShareGroupDescribeResponse(groups=[])
+        answer = _Answer(names)
+        ask_in_slices(groups.broker.turns, groups.broker.log, answer.pending, ask(names, operations, answer))
+        return answer.pending
+
+    return HandlerSpec(key=ApiKey.SHARE_GROUP_DESCRIBE, handle=handle)
+
+
+def _unless(row: DescribedShareGroup, error: ErrorCode) -> DescribedShareGroup:
+    return row if error == ErrorCode.NONE else _failed(row.group_id, error)
+
+
+def _member(member: ConsumerMember, image: MetadataImage) -> DescribedShareMember:
+    return DescribedShareMember(
+        member_id=member.member_id,
+        rack_id=member.rack_id,
+        member_epoch=member.member_epoch,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=sorted(member.topic_names),
+        assignment=_assignment(member.assigned, image),
+    )
+
+
+def _assignment(assignment: Assignment, image: MetadataImage) -> DescribedShareAssignment:
+    return DescribedShareAssignment(
+        topic_partitions=[
+            DescribedShareTopicPartitions(topic_id=topic_id, topic_name=image.topic_names[topic_id], partitions=sorted(numbers))
+            for topic_id, numbers in assignment.items()
+            if topic_id in image.topic_names
+        ]
+    )
+
+
+def _failed(group_id: str, error: ErrorCode, message: str | None = None) -> DescribedShareGroup:
+    return DescribedShareGroup(error_code=error, error_message=message, group_id=group_id)

@@ -1,0 +1,91 @@
+"""Who may ask about share groups: members READ the group and DESCRIBE its topics, brokers have CLUSTER_ACTION."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lowtide.broker.authorizer.resources import Operation, ResourceType
+from lowtide.broker.guards import share_groups
+from lowtide.broker.handlers.share.registry import SHARE_GUARDS
+from lowtide.protocol.api_keys import API, DECLARED, ApiKey
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.read_share_group_state import ReadShareGroupStateRequest, ReadStatePartition, ReadStateTopic
+from lowtide.protocol.messages.share_group_describe import (
+    DescribedShareAssignment,
+    DescribedShareGroup,
+    DescribedShareMember,
+    DescribedShareTopicPartitions,
+    ShareGroupDescribeRequest,
+    ShareGroupDescribeResponse,
+)
+from lowtide.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
+
+
+class Asker:
+    """May do what is in `allowed`: operations on names of resources."""
+
+    def __init__(self, *allowed: tuple[Operation, str]) -> None:
+        self.allowed = set(allowed)
+
+    def may(self, operation: Operation, resource: Any, *_: Any) -> bool:
+        assert resource.type in (ResourceType.GROUP, ResourceType.TOPIC)
+        return (operation, resource.name) in self.allowed
+
+    def may_cluster(self, operation: Operation) -> bool:
+        return (operation, "") in self.allowed
+
+    def operations(self, _resource: Any, _supported: int) -> int:
+        return 7
+
+
+def heartbeat(*allowed: tuple[Operation, str]) -> ErrorCode | None:
+    request = ShareGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=0, subscribed_topic_names=["t", "u"])
+    verdict = share_groups.share_group_heartbeat(request, Asker(*allowed))  # type: ignore[arg-type]
+    return None if verdict.request is request else ErrorCode(verdict.answer.error_code)
+
+
+def test_a_member_reads_the_group_and_sees_its_topics() -> None:
+    group, topics = (Operation.READ, "g"), [(Operation.DESCRIBE, "t"), (Operation.DESCRIBE, "u")]
+    assert heartbeat(group, *topics) is None
+    assert heartbeat(*topics) == ErrorCode.GROUP_AUTHORIZATION_FAILED
+    assert heartbeat(group, topics[0]) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+def test_only_what_may_be_seen_is_described() -> None:
+    request = ShareGroupDescribeRequest(group_ids=["a", "b", "c"], include_authorized_operations=True)
+    asker = Asker((Operation.DESCRIBE, "a"), (Operation.DESCRIBE, "b"), (Operation.DESCRIBE, "seen"))
+    verdict = share_groups.share_group_describe(request, asker)  # type: ignore[arg-type]
+    assert verdict.request.group_ids == ["a", "b"]
+
+    def described(group_id: str, topic: str) -> DescribedShareGroup:
+        rows = [DescribedShareTopicPartitions(topic_id=bytes(16), topic_name=topic, partitions=[0])]
+        member = DescribedShareMember(
+            member_id="m",
+            member_epoch=1,
+            client_id="",
+            client_host="",
+            subscribed_topic_names=[topic],
+            assignment=DescribedShareAssignment(topic_partitions=rows),
+        )
+        return DescribedShareGroup(group_id=group_id, members=[member], authorized_operations=1)
+
+    answer = verdict.merge(ShareGroupDescribeResponse(groups=[described("a", "seen"), described("b", "hidden")]))  # type: ignore[misc]
+    assert [(row.group_id, row.error_code, len(row.members)) for row in answer.groups] == [
+        ("c", ErrorCode.GROUP_AUTHORIZATION_FAILED, 0),
+        ("a", 0, 1),
+        ("b", ErrorCode.TOPIC_AUTHORIZATION_FAILED, 0),
+    ]
+    assert answer.groups[1].authorized_operations == 7
+
+
+def test_states_are_for_brokers() -> None:
+    topics = [ReadStateTopic(topic_id=bytes(16), partitions=[ReadStatePartition(partition=3, leader_epoch=0)])]
+    request = ReadShareGroupStateRequest(group_id="g", topics=topics)
+    guard = SHARE_GUARDS[ApiKey.READ_SHARE_GROUP_STATE]
+    assert guard(request, Asker((Operation.CLUSTER_ACTION, ""))).request is request  # type: ignore[arg-type]
+    [row] = guard(request, Asker()).answer.results[0].partitions  # type: ignore[arg-type]
+    assert (row.partition, row.error_code) == (3, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+
+
+def test_what_is_guarded_is_declared_and_not_served_yet() -> None:
+    assert set(SHARE_GUARDS) <= set(DECLARED) - set(API)
