@@ -11,9 +11,28 @@ from lowtide.broker.authorizer.resources import ALL_GROUP_OPERATIONS, Operation,
 from lowtide.broker.coordinator.consumer.share_groups import heartbeat_failed
 from lowtide.broker.guards.guard import Asker, Guard, Verdict
 from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.alter_share_group_offsets import (
+    AlteredShareOffset,
+    AlteredShareOffsetsTopic,
+    AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsResponse,
+)
+from lowtide.protocol.messages.delete_share_group_offsets import (
+    DeletedShareOffsetsTopic,
+    DeleteShareGroupOffsetsRequest,
+    DeleteShareGroupOffsetsResponse,
+)
+from lowtide.protocol.messages.describe_share_group_offsets import (
+    DescribedShareOffset,
+    DescribedShareOffsetsGroup,
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsResponse,
+    DescribeShareOffsetsGroup,
+)
 from lowtide.protocol.messages.metadata import OPERATIONS_NOT_ASKED
 from lowtide.protocol.messages.share_group_describe import DescribedShareGroup, ShareGroupDescribeRequest, ShareGroupDescribeResponse
 from lowtide.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
+from lowtide.protocol.types import ZERO_TOPIC_ID
 
 
 def for_brokers(refused: Callable[[Any, ErrorCode], Any]) -> Guard:
@@ -58,3 +77,67 @@ def _shown(row: DescribedShareGroup, asker: Asker) -> DescribedShareGroup:
     if row.authorized_operations == OPERATIONS_NOT_ASKED:
         return row
     return replace(row, authorized_operations=asker.operations(group(row.group_id), ALL_GROUP_OPERATIONS))
+
+
+def describe_share_group_offsets(request: DescribeShareGroupOffsetsRequest, asker: Asker) -> Verdict:
+    """DESCRIBE on each group, and on each topic: those that aren't named are left out, those that are get an error."""
+    allowed = [each for each in request.groups if asker.may(Operation.DESCRIBE, group(each.group_id))]
+    rows = [
+        DescribedShareOffsetsGroup(group_id=each.group_id, error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        for each in request.groups
+        if each not in allowed
+    ]
+
+    def shown(row: DescribedShareOffsetsGroup, asked: DescribeShareOffsetsGroup) -> DescribedShareOffsetsGroup:
+        topics = []
+        for each in row.topics:
+            if asker.may(Operation.DESCRIBE, topic(each.topic_name)):
+                topics.append(each)
+            elif asked.topics is not None:
+                denied = [_denied_offset(partition.partition_index) for partition in each.partitions]
+                topics.append(replace(each, topic_id=ZERO_TOPIC_ID, partitions=denied))
+        return replace(row, topics=topics)
+
+    def merge(answer: DescribeShareGroupOffsetsResponse) -> DescribeShareGroupOffsetsResponse:
+        return replace(answer, groups=[*rows, *map(shown, answer.groups, allowed)])
+
+    return Verdict(replace(request, groups=allowed), merge)
+
+
+def _denied_offset(number: int) -> DescribedShareOffset:
+    return DescribedShareOffset(partition_index=number, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+
+
+def alter_share_group_offsets(request: AlterShareGroupOffsetsRequest, asker: Asker) -> Verdict:
+    """READ on the group, and on each topic."""
+    if not asker.may(Operation.READ, group(request.group_id)):
+        return Verdict(answer=AlterShareGroupOffsetsResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED))
+    allowed, denied = asker.split(Operation.READ, request.topics, lambda each: each.topic_name)
+    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    rows = [
+        AlteredShareOffsetsTopic(
+            topic_name=each.topic_name,
+            topic_id=ZERO_TOPIC_ID,
+            partitions=[AlteredShareOffset(partition_index=row.partition_index, error_code=code) for row in each.partitions],
+        )
+        for each in denied
+    ]
+
+    def merge(answer: AlterShareGroupOffsetsResponse) -> AlterShareGroupOffsetsResponse:
+        return answer if answer.error_code != ErrorCode.NONE else replace(answer, responses=[*answer.responses, *rows])
+
+    return Verdict(replace(request, topics=allowed), merge)
+
+
+def delete_share_group_offsets(request: DeleteShareGroupOffsetsRequest, asker: Asker) -> Verdict:
+    """DELETE on the group, READ on each topic."""
+    if not asker.may(Operation.DELETE, group(request.group_id)):
+        return Verdict(answer=DeleteShareGroupOffsetsResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED))
+    allowed, denied = asker.split(Operation.READ, request.topics, lambda each: each.topic_name)
+    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    rows = [DeletedShareOffsetsTopic(topic_name=each.topic_name, topic_id=ZERO_TOPIC_ID, error_code=code) for each in denied]
+
+    def merge(answer: DeleteShareGroupOffsetsResponse) -> DeleteShareGroupOffsetsResponse:
+        return answer if answer.error_code != ErrorCode.NONE else replace(answer, responses=[*answer.responses, *rows])
+
+    return Verdict(replace(request, topics=allowed), merge)

@@ -112,8 +112,8 @@ class Serving:
         groups = GroupCoordinator(context, administrator, ports.loop, is_alone=is_alone, persister=persister)
         self._dispatcher = dispatcher = Dispatcher(spawn=base.tasks.spawn, maximum_versions=config.max_versions, metered=meter.metered)
         transactions = TransactionCoordinator(context, administrator, peers, groups, ports.loop, is_alone=is_alone)
-        if shares is not None:
-            dispatcher.register(share_handlers(context, groups, shares))
+        if shares is not None and persister is not None:
+            dispatcher.register(share_handlers(context, groups, shares, persister))
         self.coordinators = Coordinators(groups, transactions, shares)
         configs = ConfigAdministrator(context, self._certificates)
         dispatcher.register(handlers(context, administrator, configs, self.coordinators, dispatcher.advertised))

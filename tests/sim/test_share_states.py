@@ -50,10 +50,18 @@ class Leader:
         topics = [ReadStateTopic(topic_id=self.cluster.topic_id, partitions=[ReadStatePartition(partition=0, leader_epoch=leader_epoch)])]
         return await self.ask(ReadShareGroupStateRequest(group_id="g", topics=topics))
 
-    async def write(self, first: int, last: int, leader_epoch: int) -> Any:
+    async def write_in(self, state_epoch: int, first: int, last: int) -> Any:
+        return await self.write(first, last, 0, state_epoch)
+
+    async def write(self, first: int, last: int, leader_epoch: int, state_epoch: int = 1) -> Any:
         batch = ShareStateBatch(first_offset=first, last_offset=last, delivery_state=2, delivery_count=1)
         row = WriteStatePartition(
-            partition=0, state_epoch=1, leader_epoch=leader_epoch, start_offset=0, delivery_complete_count=last + 1, state_batches=[batch]
+            partition=0,
+            state_epoch=state_epoch,
+            leader_epoch=leader_epoch,
+            start_offset=0,
+            delivery_complete_count=last + 1,
+            state_batches=[batch],
         )
         topics = [WriteStateTopic(topic_id=self.cluster.topic_id, partitions=[row])]
         return await self.ask(WriteShareGroupStateRequest(group_id="g", topics=topics), 1)

@@ -81,6 +81,10 @@ class KnownStates(msgspec.Struct, frozen=True):
             deleting_topics=[StateTopic(topic_id=topic_id, topic_name=name) for topic_id, name in self.deleting.items()],
         )
 
+    def includes(self, topic_id: TopicId) -> bool:
+        """Whether partitions of a topic have a state, or may have one."""
+        return topic_id in self.initialized or topic_id in self.initializing or topic_id in self.deleting
+
     def hash_of(self, topic_ids: Iterable[TopicId]) -> int:
         """A number that stands for the partitions of these topics that may be assigned; 0 where there are none."""
         whole, is_empty = hashlib.blake2b(digest_size=8), True

@@ -189,7 +189,7 @@ class ShareGroups:
         known = self.by_id.find_share(group_id)
         if known is not None:
             if known.is_deleting:
-                return Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"Share group {group_id} is being deleted.")
+                return Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"Share group {group_id}, or where it continues, is being changed.")
             return known
         if group_id in self.by_id or not creates:
             return Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a share group.")

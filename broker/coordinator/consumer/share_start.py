@@ -21,7 +21,7 @@ from lowtide.broker.coordinator.consumer.topic_view import TopicView
 from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.runtime.effects import Effects, Reply
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.share_group_records import ShareChangeValue, ShareGroupChange, ShareRecordType, encode_share_change
+from lowtide.protocol.share_group_records import ShareChangeValue, ShareGroupChange, ShareGroupEpoch, ShareRecordType, encode_share_change
 from lowtide.protocol.types import TopicId
 
 
@@ -99,27 +99,66 @@ class ShareStart:
                 del initializing[topic_id]
         _keep_states(group, msgspec.structs.replace(group.states, initializing=initializing, initialized=initialized), effects)
 
-    def begin_deletion(self, group_id: str, reply: Reply, effects: Effects) -> None:
-        """Keep that the states of a group are about to end: who loads the log doesn't take them for ones that have begun.
+    def begin_deletion(self, group_id: str, reply: Reply, effects: Effects, topics: Iterable[TopicId] | None = None) -> None:
+        """Keep that states of a group are about to end, of all its topics or of some: who loads the log doesn't take them for begun ones.
 
-        Until `end_deletion` the group takes no member. Errors: those of `ShareGroup.check_delete` and of `append_error`.
+        Answers NONE, or, where topics are named, the group's epoch. Until `end_deletion` the group takes no member.
+        Errors: those of `ShareGroup.check_delete` and of `append_error`.
         """
+        group = self._take(group_id, reply, effects)
+        if group is None:
+            return
+        states = group.states
+        names = {topic_id: row.name for topic_id, row in states.initializing.items()}
+        names |= {topic_id: name for topic_id, (name, _) in states.initialized.items()}
+        gone = frozenset(names if topics is None else topics)
+        kept = KnownStates(
+            initializing={topic_id: row for topic_id, row in states.initializing.items() if topic_id not in gone},
+            initialized={topic_id: row for topic_id, row in states.initialized.items() if topic_id not in gone},
+            deleting={**states.deleting, **{topic_id: name for topic_id, name in names.items() if topic_id in gone}},
+        )
+        _keep_states(group, kept, effects)
+        effects.answer_when_committed(reply, ErrorCode.NONE if topics is None else group.group_epoch, partial(self._failed, group_id))
+
+    def begin_again(self, group_id: str, wanted: Mapping[TopicId, tuple[str, Iterable[int]]], reply: Reply, effects: Effects) -> None:
+        """Keep that states of a group are about to begin again, in a later epoch, with which it answers. Errors: as of `begin_deletion`."""
+        group = self._take(group_id, reply, effects)
+        if group is None:
+            return
+        states, initializing = group.states, dict(group.states.initializing)
+        for topic_id, (name, numbers) in wanted.items():
+            asked = initializing.get(topic_id)
+            all_numbers = frozenset(numbers) | (asked.partitions if asked is not None else frozenset())
+            initializing[topic_id] = InitializingTopic(name, all_numbers, effects.wall_ms)
+        epoch = group.group_epoch + 1
+        value = ShareGroupEpoch(epoch=epoch, metadata_hash=group.metadata_hash)
+        keep(group, ShareRecordType.GROUP, "", value, effects)
+        deleting = {topic_id: name for topic_id, name in states.deleting.items() if topic_id not in wanted}
+        _keep_states(group, msgspec.structs.replace(states, initializing=initializing, deleting=deleting), effects)
+        effects.answer_when_committed(reply, epoch, partial(self._failed, group_id))
+
+    def note_deleted(self, group_id: str, topics: Iterable[TopicId], effects: Effects) -> None:
+        """The states of these topics have ended."""
+        group, gone = self.by_id.find_share(group_id), frozenset(topics)
+        if group is not None and gone:
+            deleting = {topic_id: name for topic_id, name in group.states.deleting.items() if topic_id not in gone}
+            _keep_states(group, msgspec.structs.replace(group.states, deleting=deleting), effects)
+
+    def _take(self, group_id: str, reply: Reply, effects: Effects) -> ShareGroup | None:
+        """A group without members, which takes none until `end_deletion`; None where that was answered to be impossible."""
         group = self.by_id.find_share(group_id)
         error = ErrorCode.GROUP_ID_NOT_FOUND if group is None else group.check_delete()
+        if group is not None and error == ErrorCode.NONE and group.is_deleting:
+            error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         if group is None or error != ErrorCode.NONE:
             effects.answer(reply, error)
-            return
-        names = {topic_id: row.name for topic_id, row in group.states.initializing.items()}
-        names |= {topic_id: name for topic_id, (name, _) in group.states.initialized.items()}
-        names |= group.states.deleting
+            return None
         group.is_deleting = True
-        _keep_states(group, KnownStates(deleting=names), effects)
+        return group
 
-        def failed(why: ErrorCode) -> ErrorCode:
-            self.end_deletion(group_id)
-            return why
-
-        effects.answer_when_committed(reply, ErrorCode.NONE, failed)
+    def _failed(self, group_id: str, why: ErrorCode) -> ErrorCode:
+        self.end_deletion(group_id)
+        return why
 
     def end_deletion(self, group_id: str) -> None:
         """The states have ended, or some of them haven't: the group may be deleted, or take members again."""

@@ -15,13 +15,19 @@ from lowtide.broker.coordinator.share.share_states import ShareStates
 from lowtide.broker.network.peer_client import PeerClients, PeerError
 from lowtide.broker.pending import Pending, answer_of
 from lowtide.metadata.broker_image import BrokerImage
-from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.api_keys import DECLARED, ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.delete_share_group_state import DeleteShareGroupStateRequest, DeleteStatePartition, DeleteStateTopic
 from lowtide.protocol.messages.initialize_share_group_state import (
     InitializeShareGroupStateRequest,
     InitializeStatePartition,
     InitializeStateTopic,
+)
+from lowtide.protocol.messages.read_share_group_state_summary import (
+    ReadShareGroupStateSummaryRequest,
+    SummaryStatePartition,
+    SummaryStatePartitionResult,
+    SummaryStateTopic,
 )
 from lowtide.protocol.share_state_records import SharePlace
 from lowtide.protocol.types import Offset, TopicId
@@ -72,6 +78,26 @@ class SharePersister:
 
         return await self._ask(places, ApiKey.DELETE_SHARE_GROUP_STATE, request, (ShareStates.delete, row))
 
+    async def summarize(self, group_id: str, places: Iterable[SharePlace]) -> dict[SharePlace, SummaryStatePartitionResult]:
+        """How far share partitions are, or why that isn't known."""
+
+        def request(some: Iterable[SharePlace]) -> ReadShareGroupStateSummaryRequest:
+            topics: dict[TopicId, list[SummaryStatePartition]] = {}
+            for place in some:
+                topics.setdefault(place.topic_id, []).append(row(place))
+            rows = [SummaryStateTopic(topic_id=topic_id, partitions=partitions) for topic_id, partitions in topics.items()]
+            return ReadShareGroupStateSummaryRequest(group_id=group_id, topics=rows)
+
+        def row(place: SharePlace) -> SummaryStatePartition:
+            return SummaryStatePartition(partition=place.partition, leader_epoch=-1)
+
+        key = ApiKey.READ_SHARE_GROUP_STATE_SUMMARY
+        answers = await self._ask_all(places, key, request, (ShareStates.summarize, row))
+        return {
+            place: SummaryStatePartitionResult(partition=place.partition, error_code=answer) if isinstance(answer, ErrorCode) else answer
+            for place, answer in answers.items()
+        }
+
     async def _ask(
         self,
         places: Iterable[SharePlace],
@@ -79,10 +105,21 @@ class SharePersister:
         request: Callable[[Iterable[SharePlace]], Any],
         local: tuple[Any, Callable[[SharePlace], Any]],
     ) -> Errors:
+        answers = await self._ask_all(places, key, request, local)
+        return {place: answer if isinstance(answer, ErrorCode) else ErrorCode(answer.error_code) for place, answer in answers.items()}
+
+    async def _ask_all(
+        self,
+        places: Iterable[SharePlace],
+        key: ApiKey,
+        request: Callable[[Iterable[SharePlace]], Any],
+        local: tuple[Any, Callable[[SharePlace], Any]],
+    ) -> dict[SharePlace, Any]:
+        """The row of the answer for each, or an error where there is none."""
         if not self._shares.topic.exists:
             await self._shares.topic.create()
         by_broker: dict[int, tuple[BrokerImage, list[SharePlace]]] = {}
-        errors: Errors = {}
+        errors: dict[SharePlace, Any] = {}
         for place in places:
             coordinator = self._shares.topic.coordinator_of(coordinator_key(place))
             if isinstance(coordinator, ErrorCode):
@@ -97,25 +134,22 @@ class SharePersister:
                 errors |= await self._ask_there(broker, some, key, request(some))
         return errors
 
-    async def _ask_here(self, place: SharePlace, decide: Any, row: Callable[[SharePlace], Any]) -> ErrorCode:
+    async def _ask_here(self, place: SharePlace, decide: Any, row: Callable[[SharePlace], Any]) -> Any:
         shard = self._shares.find(place)
         if isinstance(shard, ErrorCode):
             return shard
         states = shard.state
         pending: Pending[Any] = self._shares.decide(shard, lambda reply, effects: decide(states, place, row(place), reply, effects))
         answer = await answer_of(pending)
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE if answer is None else ErrorCode(answer.error_code)
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE if answer is None else answer
 
-    async def _ask_there(self, broker: BrokerImage, places: list[SharePlace], key: ApiKey, request: Any) -> Errors:
+    async def _ask_there(self, broker: BrokerImage, places: list[SharePlace], key: ApiKey, request: Any) -> dict[SharePlace, Any]:
+        version = DECLARED[key].max_version
         try:
-            answer = await self._peers.client_of(broker, STATES_PURPOSE).request(key, 0, request, TIMEOUT_MS)
+            answer = await self._peers.client_of(broker, STATES_PURPOSE).request(key, version, request, TIMEOUT_MS)
         except PeerError as error:
             self._shares.broker.log.warning("a share coordinator could not be asked", reason=str(error))
             return dict.fromkeys(places, ErrorCode.NETWORK_EXCEPTION)
         group_id = request.group_id
-        found = {
-            SharePlace(group_id, topic.topic_id, row.partition): ErrorCode(row.error_code)
-            for topic in answer.results
-            for row in topic.partitions
-        }
+        found = {SharePlace(group_id, topic.topic_id, row.partition): row for topic in answer.results for row in topic.partitions}
         return {place: found.get(place, ErrorCode.NETWORK_EXCEPTION) for place in places}

@@ -9,6 +9,26 @@ from lowtide.broker.guards import share_groups
 from lowtide.broker.handlers.share.registry import SHARE_GUARDS
 from lowtide.protocol.api_keys import API, DECLARED, ApiKey
 from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.alter_share_group_offsets import (
+    AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsResponse,
+    AlterShareOffsetsPartition,
+    AlterShareOffsetsTopic,
+)
+from lowtide.protocol.messages.delete_share_group_offsets import (
+    DeleteShareGroupOffsetsRequest,
+    DeleteShareGroupOffsetsResponse,
+    DeleteShareOffsetsTopic,
+)
+from lowtide.protocol.messages.describe_share_group_offsets import (
+    DescribedShareOffset,
+    DescribedShareOffsetsGroup,
+    DescribedShareOffsetsTopic,
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsResponse,
+    DescribeShareOffsetsGroup,
+    DescribeShareOffsetsTopic,
+)
 from lowtide.protocol.messages.read_share_group_state import ReadShareGroupStateRequest, ReadStatePartition, ReadStateTopic
 from lowtide.protocol.messages.share_group_describe import (
     DescribedShareAssignment,
@@ -33,6 +53,11 @@ class Asker:
 
     def may_cluster(self, operation: Operation) -> bool:
         return (operation, "") in self.allowed
+
+    def split(self, operation: Operation, rows: list[Any], name_of: Any) -> tuple[list[Any], list[Any]]:
+        return [row for row in rows if (operation, name_of(row)) in self.allowed], [
+            row for row in rows if (operation, name_of(row)) not in self.allowed
+        ]
 
     def operations(self, _resource: Any, _supported: int) -> int:
         return 7
@@ -85,6 +110,54 @@ def test_states_are_for_brokers() -> None:
     assert guard(request, Asker((Operation.CLUSTER_ACTION, ""))).request is request  # type: ignore[arg-type]
     [row] = guard(request, Asker()).answer.results[0].partitions  # type: ignore[arg-type]
     assert (row.partition, row.error_code) == (3, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+
+
+def test_offsets_are_described_as_far_as_topics_are_visible() -> None:
+    """A topic that wasn't named is left out; one that was gets an error, and its id isn't shown."""
+    groups = [
+        DescribeShareOffsetsGroup(group_id="a", topics=None),
+        DescribeShareOffsetsGroup(group_id="b", topics=[DescribeShareOffsetsTopic(topic_name="hidden", partitions=[0])]),
+        DescribeShareOffsetsGroup(group_id="c", topics=None),
+    ]
+    asker = Asker((Operation.DESCRIBE, "a"), (Operation.DESCRIBE, "b"), (Operation.DESCRIBE, "seen"))
+    verdict = share_groups.describe_share_group_offsets(DescribeShareGroupOffsetsRequest(groups=groups), asker)  # type: ignore[arg-type]
+    assert [group.group_id for group in verdict.request.groups] == ["a", "b"]
+
+    def topic(name: str) -> DescribedShareOffsetsTopic:
+        rows = [DescribedShareOffset(partition_index=0, start_offset=7)]
+        return DescribedShareOffsetsTopic(topic_name=name, topic_id=b"1" * 16, partitions=rows)
+
+    rows = [
+        DescribedShareOffsetsGroup(group_id="a", topics=[topic("seen"), topic("hidden")]),
+        DescribedShareOffsetsGroup(group_id="b", topics=[topic("hidden")]),
+    ]
+    answer = verdict.merge(DescribeShareGroupOffsetsResponse(groups=rows))  # type: ignore[misc]
+    denied, first, second = answer.groups
+    assert (denied.group_id, denied.error_code) == ("c", ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    assert [each.topic_name for each in first.topics] == ["seen"]
+    [row] = second.topics[0].partitions
+    assert (second.topics[0].topic_id, row.start_offset, row.error_code) == (bytes(16), -1, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+
+
+def test_offsets_are_altered_and_deleted_with_rights_on_group_and_topic() -> None:
+    topics = [
+        AlterShareOffsetsTopic(topic_name=name, partitions=[AlterShareOffsetsPartition(partition_index=0, start_offset=0)]) for name in "tu"
+    ]
+    alter = AlterShareGroupOffsetsRequest(group_id="g", topics=topics)
+    refused = share_groups.alter_share_group_offsets(alter, Asker((Operation.READ, "t")))  # type: ignore[arg-type]
+    assert refused.answer.error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
+    verdict = share_groups.alter_share_group_offsets(alter, Asker((Operation.READ, "g"), (Operation.READ, "t")))  # type: ignore[arg-type]
+    assert [each.topic_name for each in verdict.request.topics] == ["t"]
+    [row] = verdict.merge(AlterShareGroupOffsetsResponse()).responses  # type: ignore[misc]
+    assert (row.topic_name, row.partitions[0].error_code) == ("u", ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+
+    delete = DeleteShareGroupOffsetsRequest(group_id="g", topics=[DeleteShareOffsetsTopic(topic_name=name) for name in "tu"])
+    refused = share_groups.delete_share_group_offsets(delete, Asker((Operation.READ, "g"), (Operation.READ, "t")))  # type: ignore[arg-type]
+    assert refused.answer.error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
+    verdict = share_groups.delete_share_group_offsets(delete, Asker((Operation.DELETE, "g"), (Operation.READ, "u")))  # type: ignore[arg-type]
+    assert [each.topic_name for each in verdict.request.topics] == ["u"]
+    [gone] = verdict.merge(DeleteShareGroupOffsetsResponse()).responses  # type: ignore[misc]
+    assert (gone.topic_name, gone.error_code) == ("t", ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
 
 def test_what_is_guarded_is_declared_and_not_served_yet() -> None:

@@ -1,0 +1,170 @@
+"""How far share groups are, as administrators see and set it: asked of share coordinators, for groups that are coordinated here.
+
+Guards: what is set or forgotten is of a group without members, which takes none meanwhile; its partitions begin again in a later epoch, so
+that leaders that know the earlier one write nothing more.
+
+Source: Kafka's `GroupCoordinatorService.describeShareGroupOffsets`, `alterShareGroupOffsets`, `deleteShareGroupOffsets`; KIP-932, KIP-1226.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from lowtide.broker.coordinator.groups.group_shard import Groups
+from lowtide.broker.coordinator.runtime.effects import Effects
+from lowtide.broker.coordinator.runtime.shard import Shard
+from lowtide.broker.coordinator.share.share_persister import Errors, SharePersister
+from lowtide.broker.coordinator.share.state_batches import UNKNOWN_START
+from lowtide.broker.pending import Pending, answer_of
+from lowtide.metadata.image import TopicImage
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.describe_share_group_offsets import (
+    DescribedShareOffset,
+    DescribedShareOffsetsGroup,
+    DescribedShareOffsetsTopic,
+    DescribeShareOffsetsGroup,
+)
+from lowtide.protocol.messages.read_share_group_state_summary import SummaryStatePartitionResult
+from lowtide.protocol.share_state_records import UNKNOWN_COUNT, SharePlace
+from lowtide.protocol.types import ZERO_TOPIC_ID, Offset, TopicId
+
+if TYPE_CHECKING:
+    from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
+
+UNKNOWN_LAG = -1
+
+
+class ShareOffsets:
+    """Of one broker's groups."""
+
+    def __init__(self, groups: GroupCoordinator, persister: SharePersister) -> None:
+        self._groups = groups
+        self._persister = persister
+
+    # ------------------------------------------------------------------ describe
+    async def describe(self, wanted: DescribeShareOffsetsGroup) -> DescribedShareOffsetsGroup:
+        """How far a group is in partitions, in all that have a state where none are named. A start of -1 isn't known yet.
+
+        Errors: GROUP_ID_NOT_FOUND, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS; of partitions those of ReadShareGroupStateSummary.
+        """
+        group_id = wanted.group_id
+        shard = self._groups.find(group_id)
+        if isinstance(shard, ErrorCode):
+            return DescribedShareOffsetsGroup(group_id=group_id, error_code=shard)
+        group = shard.state.by_id.find_share(group_id)
+        if group is None:
+            message = f"Group {group_id} is not a share group."
+            return DescribedShareOffsetsGroup(group_id=group_id, error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message=message)
+        image = self._groups.broker.metadata.image
+        if wanted.topics is None:
+            rows = {name: (topic_id, sorted(numbers)) for topic_id, (name, numbers) in group.states.initialized.items()}
+        else:
+            rows = {}
+            for row in wanted.topics:
+                topic = image.topics.get(row.topic_name)
+                rows[row.topic_name] = (ZERO_TOPIC_ID if topic is None else topic.topic_id, list(dict.fromkeys(row.partitions)))
+        places = [SharePlace(group_id, topic_id, number) for topic_id, numbers in rows.values() if any(topic_id) for number in numbers]
+        found = await self._persister.summarize(group_id, places)
+        topics = [
+            DescribedShareOffsetsTopic(
+                topic_name=name,
+                topic_id=topic_id,
+                partitions=[self._described(name, found.get(SharePlace(group_id, topic_id, number)), number) for number in numbers],
+            )
+            for name, (topic_id, numbers) in rows.items()
+        ]
+        return DescribedShareOffsetsGroup(group_id=group_id, topics=topics)
+
+    def _described(self, name: str, found: SummaryStatePartitionResult | None, number: int) -> DescribedShareOffset:
+        if found is None:
+            return DescribedShareOffset(partition_index=number)
+        if found.error_code != ErrorCode.NONE:
+            return DescribedShareOffset(partition_index=number, error_code=found.error_code, error_message=found.error_message)
+        return DescribedShareOffset(
+            partition_index=number, start_offset=found.start_offset, leader_epoch=found.leader_epoch, lag=self._lag(name, found)
+        )
+
+    def _lag(self, name: str, found: SummaryStatePartitionResult) -> int:
+        """Records that aren't delivered for good; -1 where that isn't known: this broker doesn't lead the partition."""
+        partition = self._groups.broker.replicas.find(name, found.partition)
+        is_unknown = found.start_offset == UNKNOWN_START or found.delivery_complete_count == UNKNOWN_COUNT
+        if is_unknown or isinstance(partition, ErrorCode) or not partition.is_leader:
+            return UNKNOWN_LAG
+        return max(partition.log.high_watermark - found.start_offset - found.delivery_complete_count, 0)
+
+    # ------------------------------------------------------------------ alter, delete
+    async def alter(self, group_id: str, wanted: Mapping[TopicId, tuple[str, Mapping[int, Offset]]]) -> ErrorCode | Errors:
+        """Set where an empty group continues. The outcome of each partition, or why nothing was tried.
+
+        Errors: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS; of partitions those of
+        InitializeShareGroupState.
+        """
+        begun = await self._begin(
+            group_id, lambda states, reply, effects: states.shares.states.begin_again(group_id, _numbers(wanted), reply, effects)
+        )
+        if isinstance(begun, ErrorCode):
+            return begun
+        epoch, shard = begun
+        places = {
+            SharePlace(group_id, topic_id, number): start for topic_id, (_, starts) in wanted.items() for number, start in starts.items()
+        }
+        errors = await self._persister.initialize(group_id, epoch, places)
+        done: dict[TopicId, list[int]] = {}
+        for place, error in errors.items():
+            if error == ErrorCode.NONE:
+                done.setdefault(place.topic_id, []).append(place.partition)
+        kept = await self._finish(shard, group_id, lambda states, effects: states.shares.states.on_initialized(group_id, done, effects))
+        return errors if kept == ErrorCode.NONE else kept
+
+    async def delete(self, group_id: str, wanted: Mapping[TopicId, TopicImage]) -> ErrorCode | dict[TopicId, ErrorCode]:
+        """Have an empty group forget topics. The outcome of each, or why nothing was tried. Errors: as of `alter`."""
+        shard = self._groups.find(group_id)
+        group = None if isinstance(shard, ErrorCode) else shard.state.by_id.find_share(group_id)
+        known = [topic_id for topic_id in wanted if group is not None and group.states.includes(topic_id)]
+        begun = await self._begin(
+            group_id, lambda states, reply, effects: states.shares.states.begin_deletion(group_id, reply, effects, topics=known)
+        )
+        if isinstance(begun, ErrorCode):
+            return begun
+        _, shard = begun
+        places = [SharePlace(group_id, topic_id, number) for topic_id in known for number in range(len(wanted[topic_id].partitions))]
+        errors = await self._persister.delete(group_id, places)
+        failed = {place.topic_id: ErrorCode.COORDINATOR_NOT_AVAILABLE for place, error in errors.items() if error != ErrorCode.NONE}
+        done = [topic_id for topic_id in known if topic_id not in failed]
+        kept = await self._finish(shard, group_id, lambda states, effects: states.shares.states.note_deleted(group_id, done, effects))
+        if kept != ErrorCode.NONE:
+            return kept
+        return {
+            topic_id: failed.get(topic_id, ErrorCode.NONE) if topic_id in known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            for topic_id in wanted
+        }
+
+    async def _begin(self, group_id: str, decide: Callable[[Groups, Pending[int], Effects], None]) -> tuple[int, Shard[Groups]] | ErrorCode:
+        """Keep what is about to happen to a group. Returns its epoch, and where it is kept, or why nothing happens."""
+        shard = self._groups.find(group_id)
+        if isinstance(shard, ErrorCode):
+            return shard
+        states = shard.state
+        pending: Pending[int] = self._groups.decide(shard, lambda reply, effects: decide(states, reply, effects))
+        outcome = await answer_of(pending)
+        if outcome is None:
+            return ErrorCode.UNKNOWN_SERVER_ERROR
+        return outcome if isinstance(outcome, ErrorCode) else (outcome, shard)
+
+    async def _finish(self, shard: Shard[Groups], group_id: str, decide: Callable[[Groups, Effects], None]) -> ErrorCode:
+        """Keep what has happened, and let the group take members again."""
+        shard.state.shares.states.end_deletion(group_id)
+        if shard.unloaded:
+            return ErrorCode.NOT_COORDINATOR
+        states = shard.state
+
+        def carry_out(reply: Pending[ErrorCode], effects: Effects) -> None:
+            decide(states, effects)
+            effects.answer_when_committed(reply, ErrorCode.NONE, lambda error: error)
+
+        return await answer_of(self._groups.decide(shard, carry_out)) or ErrorCode.NONE
+
+
+def _numbers(wanted: Mapping[TopicId, tuple[str, Mapping[int, Offset]]]) -> dict[TopicId, tuple[str, Iterable[int]]]:
+    return {topic_id: (name, list(starts)) for topic_id, (name, starts) in wanted.items()}

@@ -1,0 +1,42 @@
+"""DeleteShareGroupOffsets: v0-v0.
+
+Behaviour: has a share group without members forget topics: the states of their partitions end. Topics that are named twice are answered
+once.
+
+Errors: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS; of topics UNKNOWN_TOPIC_OR_PARTITION, also where
+the group has no state of it, COORDINATOR_NOT_AVAILABLE.
+
+KIPs: 932.
+"""
+
+from __future__ import annotations
+
+from lowtide.broker.context import BrokerContext
+from lowtide.broker.coordinator.groups.share_offsets import ShareOffsets
+from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.request_context import RequestContext
+from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.delete_share_group_offsets import (
+    DeletedShareOffsetsTopic,
+    DeleteShareGroupOffsetsRequest,
+    DeleteShareGroupOffsetsResponse,
+)
+from lowtide.protocol.types import ZERO_TOPIC_ID
+
+
+def handler(broker: BrokerContext, offsets: ShareOffsets) -> HandlerSpec:
+    """The handler over the share groups of a broker."""
+
+    async def handle(request: DeleteShareGroupOffsetsRequest, _context: RequestContext) -> DeleteShareGroupOffsetsResponse:
+        topics = broker.metadata.image.topics
+        names = list(dict.fromkeys(row.topic_name for row in request.topics))
+        ids = {name: topics[name].topic_id if name in topics else ZERO_TOPIC_ID for name in names}
+        outcome = await offsets.delete(request.group_id, {ids[name]: topics[name] for name in names if name in topics})
+        if isinstance(outcome, ErrorCode):
+            return DeleteShareGroupOffsetsResponse(error_code=outcome)
+        codes = {name: outcome.get(topic_id, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) for name, topic_id in ids.items()}
+        rows = [DeletedShareOffsetsTopic(topic_name=name, topic_id=ids[name], error_code=code) for name, code in codes.items()]
+        return DeleteShareGroupOffsetsResponse(responses=rows)
+
+    return HandlerSpec(key=ApiKey.DELETE_SHARE_GROUP_OFFSETS, handle_later=handle)
