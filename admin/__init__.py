@@ -23,6 +23,7 @@
     describe_cluster(include_fenced=) -> ClusterDescription     describe_features() -> {name: Feature}
     elect_leaders(partitions, unclean=), alter_reassignments({partition: [broker ids] | None}) -> {partition: None | AdminError}
     list_reassignments() -> {partition: Reassignment}     unregister_broker(broker id)
+    alter_replica_log_dirs({(broker id, partition): path}) -> {(broker id, partition): AdminError | None}
     describe_log_dirs(brokers=, partitions=) -> {broker id: {path: LogDir} | AdminError}
     describe_acls(AclFilter()) -> [Acl]     create_acls([Acl]) -> {acl: None | AdminError}
     delete_acls([AclFilter]) -> {filter: [Acl] | AdminError}

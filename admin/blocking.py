@@ -91,6 +91,7 @@ class BlockingAdminClient:
     unregister_broker = _blocking(AdminClient.unregister_broker)
     describe_quotas = _blocking(AdminClient.describe_quotas)
     alter_quotas = _blocking(AdminClient.alter_quotas)
+    alter_replica_log_dirs = _blocking(AdminClient.alter_replica_log_dirs)
     describe_log_dirs = _blocking(AdminClient.describe_log_dirs)
     describe_deletes = _blocking(AdminClient.describe_deletes)
     describe_segments = _blocking(AdminClient.describe_segments)

@@ -260,6 +260,15 @@ class AdminClient(ObservingClient):
         """The log directories of brokers (all that can be reached) by path, and the replicas in them (all, or of `partitions`)."""
         return await log_dirs.describe_log_dirs(self.cluster, brokers, partitions, self._deadline(timeout))
 
+    async def alter_replica_log_dirs(
+        self, wanted: Mapping[tuple[BrokerId, TopicPartition], str], *, timeout: float | None = None
+    ) -> dict[tuple[BrokerId, TopicPartition], AdminError | None]:
+        """Begin to move replicas of brokers into other log directories, by their absolute paths; None means begun (KIP-113).
+
+        `describe_log_dirs` shows how far each is (`is_future`). To the directory where a replica is ends its move.
+        """
+        return await log_dirs.alter_replica_log_dirs(self.cluster, wanted, self._deadline(timeout))
+
     async def elect_leaders(
         self, partitions: Collection[TopicPartition], *, unclean: bool = False, timeout: float | None = None
     ) -> dict[TopicPartition, AdminError | None]:

@@ -1,4 +1,4 @@
-"""Log directories of brokers, and how large the replicas in them are (DescribeLogDirs)."""
+"""Log directories of brokers, how large the replicas in them are, and moves between them (DescribeLogDirs, AlterReplicaLogDirs)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import msgspec
 from lowtide.admin.anywhere import outcome_of_error, to_a_broker
 from lowtide.admin.attempts import Attempts, Done, Outcome
 from lowtide.admin.errors import BrokerAnsweredError
+from lowtide.protocol.messages.alter_replica_log_dirs import AlterReplicaLogDir, AlterReplicaLogDirsRequest, AlterReplicaLogDirTopic
 from lowtide.protocol.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
 from lowtide.protocol.types import BrokerId, TopicPartition
 
@@ -75,3 +76,39 @@ async def describe_log_dirs(
     attempts = Attempts[BrokerId, dict[str, LogDir]](cluster, deadline, to_a_broker(cluster, deadline, lambda broker_id: broker_id), send)
     await attempts.run(list(await cluster.brokers(deadline)) if brokers is None else list(brokers))
     return attempts.results(lambda broker_id: f"the log directories of broker {broker_id}")
+
+
+async def alter_replica_log_dirs(
+    cluster: Cluster, wanted: Mapping[tuple[BrokerId, TopicPartition], str], deadline: Deadline
+) -> dict[tuple[BrokerId, TopicPartition], AdminError | None]:
+    """See `AdminClient.alter_replica_log_dirs`."""
+
+    async def send(
+        broker_id: BrokerId, asked: list[tuple[BrokerId, TopicPartition]], _: int
+    ) -> Mapping[tuple[BrokerId, TopicPartition], Outcome[None]]:
+        directories: dict[str, dict[str, list[int]]] = {}
+        for replica in asked:
+            _broker, key = replica
+            directories.setdefault(wanted[replica], {}).setdefault(key.topic, []).append(key.partition)
+        request = AlterReplicaLogDirsRequest(
+            dirs=[
+                AlterReplicaLogDir(
+                    path=path, topics=[AlterReplicaLogDirTopic(name=name, partitions=indexes) for name, indexes in topics.items()]
+                )
+                for path, topics in directories.items()
+            ]
+        )
+        async with cluster.broker(broker_id, deadline) as handle:
+            response = await handle.ask(request)
+        found: dict[tuple[BrokerId, TopicPartition], Outcome[None]] = {}
+        for result in response.results:
+            for row in result.partitions:
+                key = TopicPartition(result.topic_name, row.partition_index)
+                subject = f"{key} of broker {broker_id}"
+                found[broker_id, key] = outcome_of_error(subject, row.error_code, None) if row.error_code else Done(None)
+        return found
+
+    to_broker = to_a_broker(cluster, deadline, lambda replica: replica[0])
+    attempts = Attempts[tuple[BrokerId, TopicPartition], None](cluster, deadline, to_broker, send)
+    await attempts.run(list(wanted))
+    return attempts.results(lambda replica: f"{replica[1]} of broker {replica[0]}")

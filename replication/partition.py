@@ -147,6 +147,12 @@ class Partition:
         )
         self.rules_without_zstd = msgspec.structs.replace(self.rules, allow_zstd=False)
 
+    def move_to(self, log: Log) -> None:
+        """The log is in another directory from now on; it has the same records."""
+        self.log = log
+        if self.leadership is not None:
+            self.leadership.log = log
+
     def become(self, state: PartitionImage, image: MetadataImage, now_ms: int) -> bool:
         """Take over what the metadata say. Returns whether the leadership changed: another leader or another leader epoch.
 

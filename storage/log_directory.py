@@ -15,6 +15,7 @@ import contextlib
 import errno
 import re
 from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 
@@ -41,11 +42,16 @@ PAGE_CACHE_NOTE = "lowtide-page-cache"
 """The number of the registration under which the directory was used last, as decimal digits. Rewritten, durably, by each registration; a
 directory in which it's missing or behind the cluster's is stale."""
 
+MOVING_TO = "lowtide-moving-to"
+"""In the folder of a partition whose copy is about to take its place: the `directory.id` of the directory that has it, as hexadecimal
+digits. From then on either may be the partition's log, until one of the two folders has gone."""
+
 KAFKA_METADATA_TOPIC = "__cluster_metadata"
 """Kafka's own metadata log: it lies among the partitions and is none of ours, not to be recovered, cut or served."""
 
 _NOT_WRITABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _PARTITION_FOLDER = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>0|[1-9][0-9]{0,9})")
+_FUTURE_FOLDER = re.compile(r"(?P<partition>.+-[0-9]+)\.[0-9a-f]{32}-future")
 _DELETED_FOLDER = re.compile(r".+-[0-9]+\.[0-9a-f]{32}-delete")
 _MAX_PARTITION = 2**31 - 1
 _FOLDER_NAME_MAX = 255
@@ -158,6 +164,13 @@ def _has_kept_page_cache(filesystem: FileSystem, path: str) -> bool:
     return cache is not None and filesystem.exists(note) and filesystem.read_bytes(note).strip() == cache.encode()
 
 
+class FutureFolder(NamedTuple):
+    """The folder of a log that is being moved into a directory (KIP-113). The id is zeros where the folder doesn't tell it."""
+
+    name: str
+    topic_id: TopicId
+
+
 class DirectoryListing(msgspec.Struct, frozen=True, kw_only=True):
     """The folders of a log directory, by what they hold."""
 
@@ -167,6 +180,8 @@ class DirectoryListing(msgspec.Struct, frozen=True, kw_only=True):
     """Names of folders of deleted partitions, still to be removed."""
     strays: tuple[str, ...]
     """Names of folders that we don't know and leave alone."""
+    futures: dict[TopicPartition, FutureFolder] = msgspec.field(default_factory=dict)
+    """Folders of logs that are being moved here."""
 
 
 def list_directory(filesystem: FileSystem, path: str) -> DirectoryListing:
@@ -174,18 +189,24 @@ def list_directory(filesystem: FileSystem, path: str) -> DirectoryListing:
     partitions: dict[TopicPartition, TopicId] = {}
     deleted: list[str] = []
     strays: list[str] = []
-    for name in filesystem.listdir(path):
+    futures: dict[TopicPartition, FutureFolder] = {}
+    for name in sorted(filesystem.listdir(path)):
         folder = f"{path}/{name}"
         if not filesystem.is_directory(folder):
             continue
         topic_partition = parse_folder_name(name)
         if topic_partition is not None:
             partitions[topic_partition] = _topic_id(filesystem, folder)
+        elif (future := parse_future_name(name)) is not None:
+            if future in futures:
+                deleted.append(name)
+            else:
+                futures[future] = FutureFolder(name, _topic_id(filesystem, folder))
         elif _DELETED_FOLDER.fullmatch(name):
             deleted.append(name)
         else:
             strays.append(name)
-    return DirectoryListing(partitions=partitions, deleted=tuple(deleted), strays=tuple(strays))
+    return DirectoryListing(partitions=partitions, deleted=tuple(deleted), strays=tuple(strays), futures=futures)
 
 
 def parse_folder_name(name: str) -> TopicPartition | None:
@@ -194,6 +215,29 @@ def parse_folder_name(name: str) -> TopicPartition | None:
     if match is None or match["topic"] in {".", "..", KAFKA_METADATA_TOPIC} or int(match["partition"]) > _MAX_PARTITION:
         return None
     return TopicPartition(match["topic"], int(match["partition"]))
+
+
+def parse_future_name(name: str) -> TopicPartition | None:
+    """The partition whose log is being moved into the folder of this name, or None if it's no such folder."""
+    match = _FUTURE_FOLDER.fullmatch(name)
+    return None if match is None else parse_folder_name(match["partition"])
+
+
+def future_folder_name(topic_partition: TopicPartition, random: Random) -> str | None:
+    """A fresh name for the folder that a log is moved into, as Kafka's; None for a topic whose name is too long for one."""
+    name = f"{topic_partition}.{random.getrandbits(128):032x}-future"
+    return name if len(name) <= _FOLDER_NAME_MAX else None
+
+
+def moving_to(filesystem: FileSystem, folder: str) -> TopicId | None:
+    """The id of the directory that a partition's log was about to move to; None if there is none. Errors: OSError."""
+    path = f"{folder}/{MOVING_TO}"
+    if not filesystem.exists(path):
+        return None
+    try:
+        return bytes.fromhex(filesystem.read_bytes(path).decode())
+    except ValueError:
+        return None  # A power cut before it was durable: then nothing has moved.
 
 
 def deleted_partition(filesystem: FileSystem, path: str, name: str) -> tuple[TopicId, int] | None:

@@ -33,6 +33,7 @@ DYNAMIC_KEYS: Final = frozenset(
     | {"log.retention.commitoffset.enable"}
     | {"log.cleaner.backoff.ms", "log.cleaner.dedupe.buffer.size", "log.cleaner.io.max.bytes.per.second"}
     | {"leader.replication.throttled.rate", "follower.replication.throttled.rate"}
+    | {"replica.alter.log.dirs.io.max.bytes.per.second"}
 )
 """The keys that can be set while a broker runs, besides those of listeners (`is_dynamic`)."""
 

@@ -43,6 +43,9 @@ CLUSTER_KEYS: Final[tuple[ConfigKey, ...]] = (
     ConfigKey("follower.replication.throttled.rate", _LONG, _UNLIMITED, at_least(0),
               "Bytes a second of throttled replicas, from all leaders.", enforced=True),
 
+    ConfigKey("replica.alter.log.dirs.io.max.bytes.per.second", _LONG, _UNLIMITED, at_least(0),
+              "Bytes a second that are copied between log directories, over all logs that are moved.", enforced=True),
+
     # Leadership.
     ConfigKey("unclean.leader.election.enable", _BOOLEAN, "false", None,
               "Whether a replica that lacks acknowledged records may lead when no other is left.", enforced=True),

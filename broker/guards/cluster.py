@@ -14,6 +14,12 @@ from lowtide.broker.config.resources import ResourceType as Configured
 from lowtide.broker.guards.guard import Asker, Verdict, with_rows
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.alter_configs import AlterConfigsResourceResponse
+from lowtide.protocol.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
+)
 from lowtide.protocol.messages.describe_cluster import OPERATIONS_NOT_ASKED, DescribeClusterRequest, DescribeClusterResponse
 from lowtide.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse, DescribeConfigsResult
 from lowtide.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
@@ -57,6 +63,20 @@ def describe_quorum(request: DescribeQuorumRequest, asker: Asker) -> Verdict:
         return Verdict(request)
     error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     return Verdict(answer=DescribeQuorumResponse(error_code=error, error_message=_MESSAGES[error]))
+
+
+def alter_replica_log_dirs(request: AlterReplicaLogDirsRequest, asker: Asker) -> Verdict:
+    """ALTER on the cluster."""
+    if asker.may_cluster(Operation.ALTER):
+        return Verdict(request)
+    denied: dict[str, dict[int, AlterReplicaLogDirPartitionResult]] = {}
+    for directory in request.dirs:
+        for named in directory.topics:
+            for index in named.partitions:
+                row = AlterReplicaLogDirPartitionResult(partition_index=index, error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+                denied.setdefault(named.name, {})[index] = row
+    results = [AlterReplicaLogDirTopicResult(topic_name=name, partitions=list(rows.values())) for name, rows in denied.items()]
+    return Verdict(answer=AlterReplicaLogDirsResponse(results=results))
 
 
 def init_producer_id(request: InitProducerIdRequest, asker: Asker) -> Verdict:

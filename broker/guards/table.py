@@ -33,6 +33,7 @@ GUARDS: Final[Mapping[ApiKey, Guard]] = {
     ApiKey.DESCRIBE_CLUSTER: cluster.describe_cluster,
     ApiKey.DESCRIBE_CONFIGS: cluster.describe_configs,
     ApiKey.DESCRIBE_GROUPS: groups.describe_groups,
+    ApiKey.ALTER_REPLICA_LOG_DIRS: cluster.alter_replica_log_dirs,
     ApiKey.DESCRIBE_LOG_DIRS: cluster.describe_log_dirs,
     ApiKey.DESCRIBE_PRODUCERS: topics.describe_producers,
     ApiKey.DESCRIBE_QUORUM: cluster.describe_quorum,

@@ -6,7 +6,8 @@ rises within one; its lag is 0, or -1 when no partition uses it. Partitions that
 error, as in Kafka. All of it is known in memory, but for the volume's two figures; it is gone through in slices.
 
 Version notes: v3 has a top-level error, v4 the volume's bytes, v5 whether the directory gets no new partitions (KIP-1066): never, for
-`cordoned.log.dirs` isn't acted upon yet. Logs aren't moved between directories, so none is a future one.
+`cordoned.log.dirs` isn't acted upon yet. A log that is being moved is listed in both directories; the lag of its copy, the future log, is
+the number of offsets by which it is behind.
 
 Errors: KAFKA_STORAGE_ERROR for a directory that is offline, or whose volume can't be asked (there Kafka says UNKNOWN_SERVER_ERROR); it has
 no topics then, and -1 for the bytes.
@@ -80,7 +81,10 @@ def _described(
         if wanted is None or key in wanted:
             topics.setdefault(key.topic, []).append(
                 DescribeLogDirsPartition(
-                    partition_index=key.partition, partition_size=log.size_bytes, offset_lag=_lag(replicas, log), is_future_key=False
+                    partition_index=key.partition,
+                    partition_size=log.size_bytes,
+                    offset_lag=_lag(replicas, log),
+                    is_future_key=log.is_future,
                 )
             )
         if number % LOGS_A_STEP == 0:
@@ -97,6 +101,9 @@ def _described(
 def _lag(replicas: ReplicaManager, log: Log) -> int:
     """How far a replica's log is behind what is committed: never, but before a follower has caught up."""
     partition = replicas.partitions.get(log.topic_partition)
+    move = replicas.log_manager.moves.move_of(log) if log.is_future else None
+    if move is not None:
+        return move.lag
     if partition is None or partition.log is not log:
         return _UNKNOWN_LAG
     return max(log.high_watermark - log.log_end_offset, 0)

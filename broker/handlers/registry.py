@@ -24,6 +24,7 @@ from lowtide.broker.handlers import (
     alter_client_quotas,
     alter_configs,
     alter_partition_reassignments,
+    alter_replica_log_dirs,
     alter_user_scram_credentials,
     api_versions,
     await_metadata,
@@ -177,8 +178,13 @@ def handlers(
 
 
 def cluster_and_brokers(broker: BrokerContext, spread: Spread) -> list[HandlerSpec]:
-    """What describes the cluster and its brokers as a whole."""
-    return [describe_cluster.handler(broker), describe_log_dirs.handler(broker), describe_quorum.handler(broker, spread)]
+    """What describes the cluster and its brokers as a whole, and moves logs between a broker's directories."""
+    return [
+        alter_replica_log_dirs.handler(broker),
+        describe_cluster.handler(broker),
+        describe_log_dirs.handler(broker),
+        describe_quorum.handler(broker, spread),
+    ]
 
 
 def logins() -> list[HandlerSpec]:

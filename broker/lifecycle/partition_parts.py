@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from lowtide.broker.config.key import number
 from lowtide.broker.config.topic_config import log_config
 from lowtide.broker.lifecycle.broker_base import BrokerBase
 from lowtide.broker.lifecycle.fencing import Fence
@@ -87,6 +88,8 @@ def build_partitions(base: BrokerBase, session: MetadataSession, log_manager: Lo
     )
     assigned = AssignedPartitions(replicas, FollowedPartitions(fetchers), rules, ports.clock, ports.loop, log)
     session.on_registration(assigned.on_registration)
+    log_manager.moves.limit(lambda: number(base.configs.current.values["replica.alter.log.dirs.io.max.bytes.per.second"]))
+    log_manager.moves.listen(lambda _old, new: fetchers.on_settled(new.topic_partition))
     health = ReplicationHealth(replicas, fetchers, isr_changes, lambda: session.is_controller, log)
     return PartitionParts(
         replicas=replicas,

@@ -66,7 +66,7 @@ class ReplicaFetchers:
             limits=_Limits(configs).current,
             throttle=self.throttle,
             timeout_ms=lambda: _number(configs.current, "replica.socket.timeout.ms"),
-            on_settled=self._on_settled,
+            on_settled=self.on_settled,
             on_idle=self._on_idle,
         )
         replicas.log_manager.listen_to_flushes(self._on_log_flushed)
@@ -141,14 +141,15 @@ class ReplicaFetchers:
         self._ended_failures += fetcher.failures
         self._peers.forget(fetcher.leader_id, "fetch")
 
-    def _on_settled(self, key: TopicPartition) -> None:
+    def on_settled(self, key: TopicPartition) -> None:
+        """What a followed partition waited for on the disk is done, or its log is another one."""
         leader_id = self._leaders.get(key)
         if leader_id is not None:
             self._by_leader[leader_id].on_disk(key)
 
     def _on_log_flushed(self, log: Log) -> None:
         if self._leaders:
-            self._on_settled(log.topic_partition)
+            self.on_settled(log.topic_partition)
 
 
 class _Limits:

@@ -91,6 +91,7 @@ class ReplicaManager:
         self._log = log
         self._quiet_until_ms = 0
         log_manager.listen_to_flushes(self._on_log_flushed)
+        log_manager.moves.listen(self._on_log_moved)
 
     # ------------------------------------------------------------------ finding a partition
     def find(self, topic: str, partition: int) -> Partition | ErrorCode:
@@ -217,7 +218,7 @@ class ReplicaManager:
         for log, _ in increments:
             key = log.topic_partition
             partition = self.partitions.get(key)
-            if partition is not None and partition.log is log:
+            if partition is not None and partition.topic_id == log.topic_id:  # The log may be in another directory by now.
                 partition.tell(PartitionChange.LOG_START)
                 self.waiting.follower_fetches.release(key)
         leaving = [log for log, _ in increments if log.leaves_much]
@@ -230,8 +231,8 @@ class ReplicaManager:
     def _wake_deletes(self, increments: Sequence[LogStartIncrement]) -> None:
         for log, _ in increments:
             partition = self.partitions.get(log.topic_partition)
-            if partition is not None and partition.log is log:
-                self.waiting.log_starts.advance(log.topic_partition, log.log_start_offset)
+            if partition is not None and partition.topic_id == log.topic_id:
+                self.waiting.log_starts.advance(log.topic_partition, partition.log.log_start_offset)
 
     # ------------------------------------------------------------------ what is here
     def follow(self, image: MetadataImage) -> MetadataImage | None:
@@ -287,6 +288,19 @@ class ReplicaManager:
     def leave(self) -> None:
         """Serve no partition any more: the logs are being closed, and what a worker brings from now on finds none to append to."""
         self.partitions.clear()
+
+    def _on_log_moved(self, old: Log, new: Log) -> None:
+        """A log is in another directory from now on. A delete that the old one's journal is about to have is repeated."""
+        partition = self.partitions.get(old.topic_partition)
+        self._log.info("log has changed its directory", partition=str(old.topic_partition), path=new.directory, before=old.directory)
+        if partition is None or partition.log is not old:
+            return
+        partition.move_to(new)
+        if old.log_start_pending > new.log_start_offset:
+            self.request_log_starts([LogStartIncrement(new, old.log_start_pending)])
+        if new.flush_is_due:
+            self.flush(partition)
+        self.release(old.topic_partition)
 
     def _on_log_flushed(self, log: Log) -> None:
         self.waiting.flushes.advance(log.topic_partition, log.recovery_point)

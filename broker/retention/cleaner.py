@@ -123,7 +123,9 @@ class Cleaner:
             return None
         if key in self._running or key in self._resting or key in self.uncleanable or self._log_manager.logs.get(key) is not log:
             return None
-        ends = LogEnds(log.log_start_offset, log.last_stable_offset, log.recovery_point, log.log_end_offset)
+        limit = self._log_manager.moves.compactable_to(log)
+        durable = log.recovery_point if limit is None else max(min(log.recovery_point, limit), log.log_start_offset)
+        ends = LogEnds(log.log_start_offset, log.last_stable_offset, durable, log.log_end_offset)
         try:
             return find_cleanable(log.segments, ends, log.swaps.cleaned_to, log.config, self._times, self._clock.wall_ms())
         except StorageError as error:

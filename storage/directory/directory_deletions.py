@@ -63,10 +63,11 @@ class DirectoryDeletions:
         delay_ms: int | None,
         on_done: OnDurable,
         readers: Readers | None = None,
+        names: Mapping[TopicPartition, str] | None = None,
     ) -> None:
         """Lets the folders of partitions go that are out of sight already. `forgotten` are the log starts that go with them.
 
-        `sizes` has the bytes of each, 0 where they are not known.
+        `sizes` has the bytes of each, 0 where they are not known; `names` the folders that aren't called as their partitions.
 
         With `readers`, the open files through which their records may still be read, these give their room back as soon as the names are
         free and the readers gone; without, when the delay is over.
@@ -76,7 +77,8 @@ class DirectoryDeletions:
         """
         keys = list(sizes)
         name = stray_folder_name if delay_ms is None else deleted_folder_name
-        renames = [(f"{self._path}/{key}", f"{self._path}/{name(key, self._ports.random)}") for key in keys]
+        called = names or {}
+        renames = [(f"{self._path}/{called.get(key) or key}", f"{self._path}/{name(key, self._ports.random)}") for key in keys]
         self.leaving.update(keys)
         leaving = Leaving(
             keys=keys, forgotten=forgotten, renames=renames, sizes=list(sizes.values()), delay_ms=delay_ms, on_done=on_done, readers=readers

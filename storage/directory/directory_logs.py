@@ -11,6 +11,7 @@ Source: Kafka's LogManager.
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from lowtide.runtime.committer import Barrier
@@ -28,7 +29,7 @@ from lowtide.storage.log_start.journal import JournalHooks, LogStartJournal, OnD
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from lowtide.protocol.types import TopicId, TopicPartition
+    from lowtide.protocol.types import Offset, TopicId, TopicPartition
     from lowtide.storage.directory.log_settings import DirectoryPorts, LogListeners, LogManagerSettings
     from lowtide.storage.errors import StorageError
     from lowtide.storage.log.log import Log, LogConfig, RemovedSegment
@@ -62,6 +63,7 @@ class DirectoryLogs:
         self._on_failed = on_failed
         self._listing = DirectoryListing(partitions={}, deleted=(), strays=())
         self._leftovers: dict[TopicPartition, bool] = {}
+        self._hidden: dict[TopicPartition, TopicId] = {}
         self._parts: DirectoryParts | None = None
         self._loading: LogLoading | None = None
 
@@ -104,8 +106,14 @@ class DirectoryLogs:
         del self._listing.partitions[topic_partition]
         self._leftovers[topic_partition] = is_deleted
 
-    def load(self, configs: Mapping[str, LogConfig]) -> None:
+    def hide(self, topic_partition: TopicPartition) -> None:
+        """A folder that was found stays as it is, and isn't served before the next start."""
+        self._hidden[topic_partition] = self._listing.partitions.pop(topic_partition)
+
+    def load(self, configs: Mapping[str, LogConfig], starts: Mapping[TopicPartition, Offset] = MappingProxyType({})) -> None:
         """Loads every log, with its topic's configuration, or the default one; unclean ones are recovered. Start code: it syncs.
+
+        What is in `starts` begins at or above that offset, whatever the journal of this directory has.
 
         It may take long. Errors: StorageError for what concerns the directory as a whole. What is wrong with one partition is in
         `partitions.damaged`.
@@ -114,8 +122,9 @@ class DirectoryLogs:
         try:
             self.state.directory.begin_use()
             leftovers = parts.deletions.rename_now(self._leftovers)
-            self.loading.load_all(listing, configs)
-            parts.deletions.finish_interrupted([*listing.deleted, *leftovers], listing.partitions)
+            self.loading.load_all(listing, configs, starts)
+            futures = {key: future.topic_id for key, future in listing.futures.items()}
+            parts.deletions.finish_interrupted([*listing.deleted, *leftovers], futures | self._hidden | listing.partitions)
         except OSError as error:
             raise storage_error(self.path, error) from error
         parts.upkeep.begin(self._ports.clock.monotonic_ms())
@@ -171,10 +180,10 @@ class DirectoryLogs:
         """Makes a log, or loads one whose topic id its folder didn't tell. See `LogLoading.create`."""
         return self.loading.create(topic_partition, topic_id, config)
 
-    def delete(self, partitions: Iterable[TopicPartition], on_done: OnDurable, *, set_aside: bool = False) -> None:
+    def delete(self, partitions: Iterable[TopicPartition], on_done: OnDurable, *, set_aside: bool = False, at_once: bool = False) -> None:
         """Lets partitions go: out of sight at once, their folders renamed, their log starts forgotten durably, then `on_done`.
 
-        Only then may their names be used again. The files go later; with `set_aside` they stay, and so do the log starts.
+        Only then may their names be used again. The files go later, or `at_once`; with `set_aside` they stay, and so do the log starts.
         """
         keys = [key for key in partitions if key in self.partitions]
         if not self.is_online:
@@ -188,6 +197,7 @@ class DirectoryLogs:
         delay_ms, frees = 0, not set_aside
         readers: Readers = ()
         sizes = dict.fromkeys(keys, 0)
+        names = {key: self.partitions.folder_name(key) for key in keys}
         for key in keys:
             log = self._out_of_sight(key)
             if log is not None:
@@ -195,7 +205,7 @@ class DirectoryLogs:
                 frees, readers = frees and log.frees_at_once, (*readers, *log.readers())
                 log.forget_removed_segments()
                 forgotten.append((log.topic_id, key.partition))
-                delay_ms = max(delay_ms, log.config.file_delete_delay_ms)
+                delay_ms = 0 if at_once else max(delay_ms, log.config.file_delete_delay_ms)
         self.partitions.forget_names()
         self.parts.deletions.begin(
             sizes,
@@ -203,6 +213,7 @@ class DirectoryLogs:
             delay_ms=None if set_aside else delay_ms,
             on_done=on_done,
             readers=readers if frees else None,
+            names=names,
         )
 
     def _out_of_sight(self, key: TopicPartition) -> Log | None:

@@ -18,14 +18,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from lowtide.protocol.types import ZERO_TOPIC_ID, TopicId, TopicPartition
+from lowtide.protocol.types import ZERO_TOPIC_ID, Offset, TopicId, TopicPartition
 from lowtide.runtime.filesystem import FileSystem
 from lowtide.storage.checkpoint import META_PROPERTIES
 from lowtide.storage.directory.directory_logs import DirectoryLogs
 from lowtide.storage.directory.known_directories import KNOWN_DIRECTORIES, read_known
 from lowtide.storage.errors import RefusedDirectoryError, StorageError
 from lowtide.storage.log.log_values import LogConfig
-from lowtide.storage.log_directory import Identity, list_directory, parse_folder_name
+from lowtide.storage.log_directory import Identity, list_directory, moving_to, parse_folder_name
 
 
 class KnownTopic(NamedTuple):
@@ -60,6 +60,8 @@ class Opened(msgspec.Struct, kw_only=True):
     offline: dict[TopicPartition, OfflinePartition] = msgspec.field(default_factory=dict)
     lost: dict[TopicId, str] = msgspec.field(default_factory=dict)
     """Directories that this broker had, by id, whose content is not known."""
+    moving: list[TopicPartition] = msgspec.field(default_factory=list)
+    """Partitions that were about to change their directory when the broker ended, and haven't."""
 
 
 def open_directories(filesystem: FileSystem, directories: Mapping[str, DirectoryLogs], request: OpenRequest) -> Opened:
@@ -87,14 +89,15 @@ def open_directories(filesystem: FileSystem, directories: Mapping[str, Directory
                 opening.on_failed(path, error)
     opening.check_any_is_left()
     opening.settle_repeated_partitions()
+    opening.settle_moves()
     for path, directory in directories.items():
         if directory.is_online:
             try:
-                directory.load({name: topic.config for name, topic in request.topics.items()})
+                directory.load({name: topic.config for name, topic in request.topics.items()}, opening.starts)
             except StorageError as error:
                 opening.on_failed(path, error)
     opening.check_any_is_left()
-    return Opened(offline=opening.offline, lost=opening.lost_directories())
+    return Opened(offline=opening.offline, lost=opening.lost_directories(), moving=list(opening.starts))
 
 
 def _check_ids(directories: Mapping[str, DirectoryLogs]) -> None:
@@ -113,6 +116,8 @@ class _Opening:
         self._filesystem = filesystem
         self._directories = directories
         self._request = request
+        self.starts: dict[TopicPartition, Offset] = {}
+        """Where partitions start at least that were about to be moved."""
         self._failure: StorageError | None = None
         self._listed: set[str] = set()
         self._known_paths = {known for path in directories for known in read_known(filesystem, path).values()}
@@ -174,6 +179,11 @@ class _Opening:
                     self._leave_out(key, there)
                 elif self._is_left_over(key, here, there):
                     self._leave_out(key, here)
+                elif self._has_moved(key, there, here):
+                    found[key] = here
+                    self._leave_moved(key, there)
+                elif self._has_moved(key, here, there):
+                    self._leave_moved(key, here)
                 else:
                     reason = f"the partition is in {there.directory} too; one of the folders must be moved away"
                     raise RefusedDirectoryError(directory.folder(key), reason)
@@ -188,6 +198,50 @@ class _Opening:
             del self.offline[key]
         else:
             self._directories[place.directory].leave_out(key, is_deleted=place.topic_id in self._request.deleted_topics)
+
+    def _has_moved(self, key: TopicPartition, one: OfflinePartition, other: OfflinePartition) -> bool:
+        """Whether `other` is the copy of `one` that has taken its place."""
+        if one.topic_id != other.topic_id:
+            return False
+        try:
+            to = moving_to(self._filesystem, f"{one.directory}/{key}")
+            return to is not None and to == self._id_of(other.directory)
+        except OSError:
+            return False
+
+    def _id_of(self, path: str) -> TopicId | None:
+        """The id of a directory, as those that work have it too: also of one that can't be used."""
+        own = self._directories[path].state.directory_id
+        if own is not None:
+            return own
+        known = {place: identity for each in self._directories for identity, place in read_known(self._filesystem, each).items()}
+        return known.get(self._filesystem.absolute_path(path))
+
+    def _leave_moved(self, key: TopicPartition, place: OfflinePartition) -> None:
+        """The log is another directory's by now. What is left of it here goes, but not before that one works."""
+        if self.offline.get(key) == place:
+            del self.offline[key]
+        elif key in self.offline:
+            self._directories[place.directory].hide(key)
+        else:
+            self._directories[place.directory].leave_out(key, is_deleted=True)
+
+    def settle_moves(self) -> None:
+        """A partition that was about to move, and is in its old directory only, starts where either directory says.
+
+        Where a directory doesn't work, it may be in there: it is offline then.
+        """
+        online = [directory for directory in self._directories.values() if directory.is_online]
+        for directory in online:
+            for key, topic_id in list(directory.folders.items()):
+                if moving_to(self._filesystem, directory.folder(key)) is None:
+                    continue
+                if self._failure is not None:
+                    self.offline[key] = OfflinePartition(directory.path, topic_id)
+                    directory.hide(key)
+                else:
+                    starts = [each.parts.journal.value(topic_id, key.partition) or Offset(0) for each in online]
+                    self.starts[key] = max(starts)
 
     def lost_directories(self) -> dict[TopicId, str]:
         """What the directories that work say of others, less those of which the content is known."""

@@ -52,6 +52,8 @@ class DirectoryPartitions:
         """Partitions that can't be loaded, each for a reason of its own."""
         self.recovery_points = CheckpointedOffsets(self, "recovery_point")
         self.high_watermarks = CheckpointedOffsets(self, "high_watermark")
+        self.futures: dict[TopicPartition, str] = {}
+        """The names of the folders of logs that are being moved here; the logs are among the others."""
         self._topic_names: dict[TopicId, str] = {}
 
     def __len__(self) -> int:
@@ -62,6 +64,14 @@ class DirectoryPartitions:
         """Whether the partition's folder is here, whatever its state."""
         return key in self.logs or key in self.unidentified or key in self.damaged
 
+    def serves(self, key: TopicPartition) -> bool:
+        """Whether the partition's own folder is here, and not just one that it is being moved into."""
+        return key in self and key not in self.futures
+
+    def folder_name(self, key: TopicPartition) -> str:
+        """The name of a partition's folder."""
+        return self.futures.get(key) or str(key)
+
     def add(self, log: Log) -> None:
         """A log is loaded, or new."""
         self.logs[log.topic_partition] = log
@@ -71,6 +81,7 @@ class DirectoryPartitions:
         """Forgets a partition, whatever its state. Returns its log, if it was loaded. The name of its topic stays: see `forget_names`."""
         self.unidentified.discard(key)
         self.damaged.pop(key, None)
+        self.futures.pop(key, None)
         self.recovery_points.old.pop(key, None)
         self.high_watermarks.old.pop(key, None)
         return self.logs.pop(key, None)

@@ -75,7 +75,7 @@ def build_parts(
         return OffsetCheckpoint(filesystem, ports.committer, f"{state.path}/{name}", offsets.by_partition, offsets.values, state.fail)
 
     def on_flushed(log: Log) -> None:
-        for listener in listeners.flushed:
+        for listener in () if log.is_future else listeners.flushed:
             listener(log)
 
     flusher = LogFlusher(filesystem, ports.committer, ports.clock, FlushListener(on_flushed=on_flushed, on_failure=state.fail))
@@ -85,7 +85,7 @@ def build_parts(
     holes = DirectoryHoles(state.path, ports, logs, state.fail, listeners.freed, frees=settings.frees_deleted)
 
     def on_removed(log: Log, removed: list[RemovedSegment]) -> None:
-        for listener in listeners.prefix_deleted:
+        for listener in () if log.is_future else listeners.prefix_deleted:
             listener(log, log.log_start_offset, removed)
 
     erasure_hooks = ErasureHooks(is_served=state.is_active, on_removed=on_removed, not_erased=listeners.not_erased, on_failure=state.fail)

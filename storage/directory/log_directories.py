@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from lowtide.runtime.filesystem import FileSystem
     from lowtide.storage.directory.directory_logs import DirectoryLogs
     from lowtide.storage.directory.held_answers import HeldAnswers
+    from lowtide.storage.directory.log_moves import LogMoves
     from lowtide.storage.log.log import Log
     from lowtide.storage.log.log_place import LoadReport
     from lowtide.storage.log.unfreed import Unfreed
@@ -38,12 +39,14 @@ class LogDirectories:
         committers: Mapping[str, MeasuredCommitter],
         given: Mapping[str, str],
         answers: HeldAnswers,
+        moves: LogMoves,
     ) -> None:
         """`committers` are by the paths that were given, which `given` has by those of `directories`; they are closed with these."""
         self.without_room: set[str] = set()
         """Directories to which writes were refused for want of room: they report no usable bytes (`broker/lifecycle/disk_space.py`)."""
         self._filesystem = filesystem
         self._directories = directories
+        self._moves = moves
         self.answers = answers
         """To deletes of much, which wait until that is free."""
         self.committers: Mapping[str, MeasuredCommitter] = {path: committers[given[path]] for path in directories}
@@ -192,12 +195,16 @@ class LogDirectories:
             yield from directory.due_work(wall_ms)
 
     def free_deleted(self) -> Iterator[None]:
-        """Gives the room of deleted records back that is due, and erases them, a step at a time. To be begun some twenty times a second."""
+        """Gives the room of deleted records back that is due, erases them, and moves logs, a step at a time.
+
+        To be begun some twenty times a second.
+        """
         for directory in self._directories.values():
             if directory.is_online:
                 yield from directory.parts.holes.round()
                 yield from directory.parts.erasures.round()
         self.answers.release()
+        yield from self._moves.round()
 
     def write_cleaner_checkpoints(self) -> Iterator[None]:
         """Notes how far logs are compacted, a step at a time, where that has changed."""

@@ -67,6 +67,10 @@ class LogFlusher:
         log.attention = {}
         self._attention.pop(log, None)
 
+    def is_flushing(self, log: Log) -> bool:
+        """Whether a flush of the log is under way."""
+        return log in self._under_way
+
     def stop(self) -> None:
         """Begins nothing more; what is under way is still answered."""
         self._stopped = True

@@ -68,32 +68,53 @@ class LogLoading:
 
     # At the start
 
-    def load_all(self, listing: DirectoryListing, configs: Mapping[str, LogConfig]) -> None:
-        """Loads every log of the listing. Start code: it syncs. Errors: OSError, StorageError for what concerns the whole directory."""
+    def load_all(self, listing: DirectoryListing, configs: Mapping[str, LogConfig], starts: Mapping[TopicPartition, Offset]) -> None:
+        """Loads every log of the listing, which start at `starts` at least. Start code: it syncs.
+
+        Errors: OSError, StorageError for what concerns the whole directory.
+        """
         here, path = self._partitions, self._state.path
         # Recovery points that can't be read cost a longer recovery, high watermarks nothing that a leader doesn't find out again.
-        recovery_points = read_checkpoint(self._filesystem, f"{path}/{RECOVERY_POINT_CHECKPOINT}", listing.partitions)
+        names = {str(key): key for key in listing.partitions} | {future.name: key for key, future in listing.futures.items()}
+        known = {*listing.partitions, *listing.futures}
+        recovery_points = read_checkpoint(self._filesystem, f"{path}/{RECOVERY_POINT_CHECKPOINT}", known)
         here.recovery_points.begin(recovery_points)
-        here.high_watermarks.begin(read_checkpoint(self._filesystem, f"{path}/{HIGH_WATERMARK_CHECKPOINT}", listing.partitions))
-        self._parts.cleanings.read(listing.partitions)
+        here.high_watermarks.begin(read_checkpoint(self._filesystem, f"{path}/{HIGH_WATERMARK_CHECKPOINT}", known))
+        self._parts.cleanings.read(known)
         self._parts.holes.read()
-        write_anew(self._filesystem, path, listing.partitions, recovery_points)
+        write_anew(self._filesystem, path, names, recovery_points)
         for topic_partition, topic_id in listing.partitions.items():
             if topic_id == ZERO_TOPIC_ID:
                 here.unidentified.add(topic_partition)
                 continue
             try:
-                start = self._parts.journal.value(topic_id, topic_partition.partition)
+                start = self._parts.journal.value(topic_id, topic_partition.partition) or 0
                 config = configs.get(topic_partition.topic, self._settings.default_config)
-                self._load_log(topic_partition, topic_id, config, start or 0)
+                log = self._load_log(topic_partition, topic_id, config, max(start, starts.get(topic_partition, start)))
+                if log.log_start_offset > start and topic_partition in starts:
+                    self._parts.log_starts.request_log_starts([LogStartIncrement(log, log.log_start_offset)], lambda _error: None)
             except DamagedSegmentError as error:
                 here.damaged[topic_partition] = error
             except StorageError as error:
                 if not error.is_passing:
                     raise
                 here.unidentified.add(topic_partition)  # `create` loads it when there is room.
+        for topic_partition, (name, topic_id) in listing.futures.items():
+            self._load_future(topic_partition, topic_id, name, configs.get(topic_partition.topic, self._settings.default_config))
         if not self._is_ours:
             self._keep_gaps()
+
+    def _load_future(self, topic_partition: TopicPartition, topic_id: TopicId, name: str, config: LogConfig) -> None:
+        """Loads the copy of a log that is being moved here. One that can't be loaded goes: it is made again if it is asked for."""
+        self._partitions.futures[topic_partition] = name
+        try:
+            start = self._parts.journal.value(topic_id, topic_partition.partition) or 0
+            self._load_log(topic_partition, topic_id, config, start)
+        except StorageError as error:
+            if not (error.is_passing or isinstance(error, DamagedSegmentError)):
+                raise
+            self._partitions.take_out(topic_partition)
+            self._filesystem.remove_tree(f"{self._state.path}/{name}")
 
     def _load_log(self, topic_partition: TopicPartition, topic_id: TopicId, config: LogConfig, log_start_offset: Offset) -> Log:
         report, known, parts = LoadReport(), self._partitions, self._parts
@@ -110,6 +131,7 @@ class LogLoading:
             now_ms=self._ports.clock.wall_ms(),
             report=report,
         )
+        log.is_future = topic_partition in known.futures
         self.checked = self.checked.plus(report)
         if report != LoadReport(segments_checked=report.segments_checked, removed_files=report.removed_files):
             self.reports[topic_partition] = report
@@ -185,10 +207,35 @@ class LogLoading:
             parts.log_starts.request_log_starts([LogStartIncrement(log, log.log_start_offset)], lambda _error: None)
         return log
 
+    def create_future(self, source: Log, name: str) -> Log:
+        """Makes the empty copy of a log that is to be moved here, in a folder of this name. Nothing is synced here.
+
+        Errors: StorageError; nothing is left then.
+        """
+        key, folder = source.topic_partition, f"{self._state.path}/{name}"
+        assert key not in self._partitions, key
+        self._partitions.futures[key] = name
+        try:
+            self._state.directory.check_is_there()
+            place = self._place(key, source.topic_id, source.config)
+            log = create_log(place, now_ms=self._ports.clock.wall_ms(), log_start_offset=source.log_start_offset)
+            self._filesystem.write_bytes(f"{folder}/{PARTITION_METADATA}", encode_partition_metadata(source.topic_id))
+        except OSError as error:
+            self._partitions.futures.pop(key, None)
+            with contextlib.suppress(OSError):
+                self._filesystem.remove_tree(folder)
+            if not is_passing(error):
+                self._state.fail(error)
+            raise storage_error(folder, error) from error
+        log.is_future = True
+        self._partitions.add(log)
+        self._parts.flusher.add(log, is_new=True)
+        return log
+
     def _place(self, topic_partition: TopicPartition, topic_id: TopicId, config: LogConfig) -> LogPlace:
         return LogPlace(
             filesystem=self._filesystem,
-            directory=f"{self._state.path}/{topic_partition}",
+            directory=f"{self._state.path}/{self._partitions.folder_name(topic_partition)}",
             config=config,
             topic_partition=topic_partition,
             topic_id=topic_id,

@@ -29,8 +29,10 @@ from lowtide.storage.directory.directory_opening import KnownTopic, OfflineParti
 from lowtide.storage.directory.directory_reports import DirectoryUsage
 from lowtide.storage.directory.held_answers import HeldAnswers
 from lowtide.storage.directory.log_directories import LogDirectories
+from lowtide.storage.directory.log_moves import LogMoves
 from lowtide.storage.directory.log_settings import DirectoryPorts, LogListeners, LogManagerSettings, OnPrefixDeleted
 from lowtide.storage.directory.log_starts import DirectoryLogStarts, LogStarts, all_together
+from lowtide.storage.directory.preferred_directories import PreferredDirectories
 from lowtide.storage.errors import FailureKind, RefusedDirectoryError, StorageError, failure_kind, is_passing
 from lowtide.storage.log.log import Log, LogConfig, RemovedSegment
 from lowtide.storage.log.segment_files import CLOSED_SEGMENTS_MAX, SegmentCache
@@ -72,19 +74,16 @@ class LogManager:
         self._is_open = False
         settings = settings or LogManagerSettings()
         cache = SegmentCache(open_max=min(CLOSED_SEGMENTS_MAX, settings.segment_files_max), files_max=settings.segment_files_max)
-        self._directories = {
-            path: DirectoryLogs(
-                path,
-                DirectoryPorts(filesystem=filesystem, clock=clock, committer=committers[given], worker=worker, random=random, cache=cache),
-                settings,
-                self._listeners,
-                self._on_failed,
-            )
+        ports = {
+            path: DirectoryPorts(filesystem=filesystem, clock=clock, committer=committers[given], worker=worker, random=random, cache=cache)
             for given, path in zip(directories, self._paths, strict=True)
         }
+        self._directories = {path: DirectoryLogs(path, ports[path], settings, self._listeners, self._on_failed) for path in self._paths}
+        self.moves = LogMoves(self._directories, ports, self.logs)
+        self.preferred = PreferredDirectories()
         answers = HeldAnswers(clock, lambda log: self._directories[log.parent_directory].parts.holes.is_freeing(log))
         self._listeners.freed.append(answers.release)
-        self.directories = LogDirectories(filesystem, self._directories, committers, self._given, answers)
+        self.directories = LogDirectories(filesystem, self._directories, committers, self._given, answers, self.moves)
         """The directories as such: where they are, how they are, what is due in them."""
         self._log_starts: dict[str, DirectoryLogStarts] = {}
         self.log_starts = LogStarts(self._log_starts, committers[self._given[self._paths[0]]])
@@ -123,9 +122,10 @@ class LogManager:
             raise
         for directory in self._directories.values():
             if directory.is_online:
-                self.logs.update(directory.logs)
+                self.logs.update((key, log) for key, log in directory.logs.items() if not log.is_future)
                 self._log_starts[directory.path] = directory.parts.log_starts
         self._is_open = True
+        self.moves.resume(self._opened.moving)
         for directory in self._directories.values():
             if not directory.is_online:
                 self._on_failed(directory, directory.state.offline_reason or "")
@@ -150,7 +150,8 @@ class LogManager:
 
     def _knows_start(self, key: TopicPartition, topic_id: TopicId) -> bool:
         """Whether a directory that works has a log start for the partition: then it was there."""
-        return any(each.parts.journal.value(topic_id, key.partition) is not None for each in self._directories.values() if each.is_online)
+        online = [each for each in self._directories.values() if each.is_online and key not in each.partitions.futures]
+        return any(each.parts.journal.value(topic_id, key.partition) is not None for each in online)
 
     @property
     def lost_directories(self) -> tuple[str, ...]:
@@ -197,14 +198,23 @@ class LogManager:
             except StorageError as error:
                 failure = failure or error
             else:
+                self.preferred.forget(topic_partition)
                 return log
         raise failure or StorageError(self._paths[0], "all log directories are offline")
 
     def _homes_for(self, topic_partition: TopicPartition, topic_id: TopicId) -> list[DirectoryLogs]:
-        """The directories for a new log, best first; one that has a log start for it is the only one, for it's where the log was."""
-        online = [directory for directory in self._directories.values() if directory.is_online]
+        """The directories for a new log, best first; one that has a log start for it is the only one, for it's where the log was.
+
+        A directory that an earlier log of the name is leaving, or its copy, isn't one of them yet.
+        """
+        online = [
+            each
+            for each in self._directories.values()
+            if each.is_online and topic_partition not in each.partitions and topic_partition not in each.parts.deletions.leaving
+        ]
+        preferred = self.preferred.get(topic_partition)
         known = [directory for directory in online if directory.parts.journal.value(topic_id, topic_partition.partition) is not None]
-        return known[:1] or sorted(online, key=lambda directory: len(directory.partitions))
+        return known[:1] or sorted(online, key=lambda directory: (directory.path != preferred, len(directory.partitions)))
 
     def delete_logs(self, partitions: Iterable[TopicPartition], on_done: OnDurable, *, set_aside: bool = False) -> None:
         """Deletes logs: they are out of sight at once; `on_done` runs when their names may be used again, their log starts forgotten.
@@ -212,16 +222,19 @@ class LogManager:
         With `set_aside` the folders stay, under the name of a stray one, and so do the log starts. Partitions that aren't here are no
         fault. On an error the logs are out of sight all the same, and found again at the next start.
         """
-        groups: dict[str, list[TopicPartition]] = {}
-        for key in dict.fromkeys(partitions):
+        groups: dict[tuple[str, bool], list[TopicPartition]] = {}
+        keys = list(dict.fromkeys(partitions))
+        self.moves.forget(keys)
+        for key in keys:
             self.logs.pop(key, None)
             self._opened.offline.pop(key, None)
-            directory = self._holder(key, besides_offline=False)
-            if directory is not None:
-                groups.setdefault(directory.path, []).append(key)
+            for directory in self._directories.values():
+                if key in directory.partitions:
+                    is_kept = set_aside and key not in directory.partitions.futures
+                    groups.setdefault((directory.path, is_kept), []).append(key)
         together = all_together(len(groups), on_done)
-        for path, keys in groups.items():
-            self._directories[path].delete(keys, together, set_aside=set_aside)
+        for (path, is_kept), those in groups.items():
+            self._directories[path].delete(those, together, set_aside=is_kept)
         if not groups:
             self._answer_later(on_done, None)
 
@@ -238,6 +251,7 @@ class LogManager:
     def truncate(self, log: Log, offset: Offset, on_settled: OnDurable) -> None:
         """Cuts a log at `offset`, its new end. It takes no records before `on_settled(None)`. See `LogTruncations.truncate`."""
         self._directories[log.parent_directory].parts.truncations.truncate(log, offset, on_settled)
+        self.moves.on_truncated(log)
 
     def begin_anew(self, log: Log, offset: Offset, leader_epoch: LeaderEpoch, is_wanted: Callable[[], bool], on_settled: OnDurable) -> None:
         """Empties a log, which then starts and ends at `offset`; it takes no records before `on_settled(None)`.
@@ -245,6 +259,7 @@ class LogManager:
         `is_wanted` is asked once more when the journal has it. See `LogTruncations.begin_anew`.
         """
         self._directories[log.parent_directory].parts.truncations.begin_anew(log, offset, leader_epoch, is_wanted, on_settled)
+        self.moves.on_truncated(log)
 
     def remove_segments(self, log: Log, removed: Sequence[RemovedSegment]) -> None:
         """Unlinks segments of a log that gave way to others (`FollowerAppend.removed`)."""
@@ -256,6 +271,7 @@ class LogManager:
 
     def erase(self, log: Log, offset: Offset, on_done: OnErased) -> Callable[[], object]:
         """Has no file of the log's folder hold a record below `offset`; then calls `on_done`. See `DirectoryErasures.request`."""
+        on_done = self.moves.erase(log, offset, on_done)
         return self._directories[log.parent_directory].parts.erasures.request(log, offset, on_done)
 
     # Due work and failure
@@ -290,17 +306,19 @@ class LogManager:
         """A directory went offline; those that do while all are being opened are reported afterwards."""
         if not self._is_open:
             return
-        here = {key: OfflinePartition(directory.path, log.topic_id) for key, log in directory.logs.items()}
+        self.moves.on_directory_failed(directory.path)
+        logs = {key: log for key, log in directory.logs.items() if self.logs.get(key) is log}
+        here = {key: OfflinePartition(directory.path, log.topic_id) for key, log in logs.items()}
         here |= {
             key: OfflinePartition(directory.path, ZERO_TOPIC_ID)
             for key in (*directory.partitions.unidentified, *directory.partitions.damaged)
         }
         self._opened.offline |= here
-        self._on_directory_failed(directory.path, reason, list(directory.logs.values()))
+        self._on_directory_failed(directory.path, reason, list(logs.values()))
 
-    def _holder(self, topic_partition: TopicPartition, *, besides_offline: bool = True) -> DirectoryLogs | None:
+    def _holder(self, topic_partition: TopicPartition) -> DirectoryLogs | None:
         for directory in self._directories.values():
-            if (directory.is_online or not besides_offline) and topic_partition in directory.partitions:
+            if directory.is_online and directory.partitions.serves(topic_partition):
                 return directory
         return None
 

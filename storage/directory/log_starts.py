@@ -103,7 +103,7 @@ class DirectoryLogStarts:
                 self._holes.hurry_for(log)
             if log.config.lowtide_delete_erase:
                 self._erased[log] = None
-        for listener in self._listeners:
+        for listener in () if log.is_future else self._listeners:
             listener(log, before, removed)
         return log.log_start_offset >= offset
 

@@ -30,7 +30,7 @@ def mark_failed(filesystem: FileSystem, directory: str) -> None:
 
 
 def write_anew(
-    filesystem: FileSystem, directory: str, partitions: Iterable[TopicPartition], recovery_points: Mapping[TopicPartition, Offset]
+    filesystem: FileSystem, directory: str, folders: Mapping[str, TopicPartition], recovery_points: Mapping[TopicPartition, Offset]
 ) -> bool:
     """If the directory is marked, write what may not be on the disk once more, and sync it. Start code. Returns whether it was marked.
 
@@ -39,10 +39,10 @@ def write_anew(
     mark = f"{directory}/{SYNC_FAILED_MARK}"
     if not filesystem.exists(mark):
         return False
-    for partition in partitions:
-        folder = f"{directory}/{partition}"
-        for name in _unsafe_segments(filesystem.listdir(folder), recovery_points.get(partition, 0)):
-            _rewrite(filesystem, f"{folder}/{name}")
+    for name, partition in folders.items():
+        folder = f"{directory}/{name}"
+        for segment in _unsafe_segments(filesystem.listdir(folder), recovery_points.get(partition, 0)):
+            _rewrite(filesystem, f"{folder}/{segment}")
         filesystem.sync_directory(folder)
     filesystem.sync_directory(directory)
     filesystem.unlink(mark)

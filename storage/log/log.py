@@ -22,7 +22,7 @@ from lowtide.protocol.types import LeaderEpoch, Offset, TopicId, TopicPartition
 from lowtide.runtime.committer import Barrier
 from lowtide.runtime.filesystem import File
 from lowtide.storage.errors import DISK_FULL, DamagedSegmentError, StorageError, is_passing, storage_error
-from lowtide.storage.log.log_cut import CuttableLog
+from lowtide.storage.log.log_moving import MovableLog
 from lowtide.storage.log.log_parts import LogParts
 from lowtide.storage.log.log_values import NOTHING_READ, READ_OUT_OF_RANGE, AppendedBatch, FollowerAppend, LogConfig, LogRead
 from lowtide.storage.log.markers import check_producer, refused, remember_producer
@@ -46,18 +46,19 @@ _PREFIX: Final = Struct(">qii")
 _LENGTH_END: Final = 12
 
 
-class Log(CuttableLog):
+class Log(MovableLog):
     """One partition's log. Its offsets are attributes (see `LogOffsets`).
 
     `offline` is set when its directory failed: it then refuses appends. `disk_full` says that the last append met a full disk.
     `flush_wanted` says that a segment was rolled since the last flush barrier, or that the log was repaired after an unclean stop.
     `leaves_much` says that what was deleted may be worth a hole at once; `unfreed_bytes` knows.
+    `is_future` while it is the copy of another one that is being moved into its directory: no listener is called for it (KIP-113).
     `unsettled` counts truncations that aren't on the disk yet: until they are, appends are refused (`log_truncation.py`).
     `attention` has the logs, this one or others, for which due work may come up by itself; it is shared with the code that carries that
     out.
     """
 
-    __slots__ = ("attention", "disk_full", "flush_wanted", "leaves_much", "topic_id", "topic_partition", "unsettled")
+    __slots__ = ("attention", "disk_full", "flush_wanted", "is_future", "leaves_much", "topic_id", "topic_partition", "unsettled")
 
     def __init__(self, topic_partition: TopicPartition, topic_id: TopicId, config: LogConfig, parts: LogParts, offsets: LogOffsets) -> None:
         """A log over `parts`, of which the last segment is pinned for writing; `offsets` are taken over."""
@@ -67,6 +68,7 @@ class Log(CuttableLog):
         self.disk_full = False
         self.flush_wanted = False
         self.leaves_much = False
+        self.is_future = False
         self.unsettled = 0
         self.attention: dict[Log, None] = {}
 

@@ -43,6 +43,12 @@ class LogSync:
         self._paths: list[str] = []
         self._stagings = 0
 
+    def relocate(self, directory: str) -> None:
+        """The log's folder was renamed. No barrier is under way."""
+        self._paths = [f"{directory}{path.removeprefix(self._directory)}" for path in self._paths]
+        self._directory = directory
+        self._names_changed = True
+
     @property
     def is_clean(self) -> bool:
         """Whether nothing but `.log` files may be unsynced."""

@@ -106,6 +106,11 @@ class SegmentSwaps:
         self._begun: CleanedGroup | None = None
         self._unnamed: _Unnamed | None = None
 
+    def relocate(self, directory: str) -> None:
+        """The log's folder was renamed. No swap is under way."""
+        assert not self.is_taken, self._directory
+        self._directory = directory
+
     def take(self) -> None:
         """The log is about to be compacted, or erased: nothing else may begin before `release`."""
         assert not self.is_taken, self._directory

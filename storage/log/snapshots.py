@@ -48,6 +48,10 @@ class ProducerSnapshots:
         self._between: set[Offset] = set()
         """Those that no segment takes along."""
 
+    def relocate(self, directory: str) -> None:
+        """The log's folder was renamed."""
+        self._directory = directory
+
     @property
     def offsets(self) -> tuple[Offset, ...]:
         """The offsets that have a snapshot, rising."""

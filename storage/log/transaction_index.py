@@ -80,6 +80,10 @@ class TransactionIndex:
         self._unwritten: set[Offset] = set()
         """Those whose file doesn't hold what is in memory."""
 
+    def relocate(self, directory: str) -> None:
+        """The log's folder was renamed."""
+        self._directory = directory
+
     @property
     def bases(self) -> tuple[Offset, ...]:
         """The base offsets of the segments that have aborted transactions, or a file that says so."""

@@ -185,6 +185,7 @@ def test_no_key_that_can_be_set_is_left_out() -> None:
         "log.cleaner.dedupe.buffer.size",
         "log.cleaner.io.max.bytes.per.second",
     }
+    elsewhere |= {"replica.alter.log.dirs.io.max.bytes.per.second"}
     elsewhere |= {"leader.replication.throttled.rate", "follower.replication.throttled.rate", "unclean.leader.election.enable"}
     without_effect = {name for name in DYNAMIC_KEYS if not BROKER_KEYS[name].enforced}
     assert DYNAMIC_KEYS - without_effect == (of_logs | elsewhere) - without_effect

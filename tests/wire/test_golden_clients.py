@@ -104,6 +104,7 @@ def test_the_fields_of_a_request_with_bytes_behind_them_are_read(captured: Captu
 
 
 BY_HAND_ONLY = {
+    ApiKey.ALTER_REPLICA_LOG_DIRS,
     ApiKey.AWAIT_METADATA,
     ApiKey.ENVELOPE,
     ApiKey.CREATE_ACLS,

@@ -1,0 +1,68 @@
+"""What a move of a log between directories is made with: its outside world, how much may be copied, and what waits for the copy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+if TYPE_CHECKING:
+    from lowtide.protocol.types import Offset
+    from lowtide.storage.directory.directory_erasures import OnErased
+    from lowtide.storage.directory.log_settings import DirectoryPorts
+    from lowtide.storage.errors import StorageError
+    from lowtide.storage.log.log import Log
+
+NO_LIMIT: Final = float("inf")
+
+
+class Allowance:
+    """How many bytes may be copied now, over all moves."""
+
+    def __init__(self) -> None:
+        self._bytes_per_second: Callable[[], float] = lambda: NO_LIMIT
+        self._bytes = 0.0
+        self._at_ms = 0
+
+    def limit(self, bytes_per_second: Callable[[], float]) -> None:
+        """Asked for the rate, as it is then, whenever it grows."""
+        self._bytes_per_second = bytes_per_second
+
+    def grow(self, now_ms: int) -> None:
+        """Lets so much more be copied as the time since the last call allows, of one second at most."""
+        rate, elapsed_ms, self._at_ms = self._bytes_per_second(), max(now_ms - self._at_ms, 0), now_ms
+        self._bytes = rate if rate == NO_LIMIT else min(self._bytes + rate * min(elapsed_ms, 1000) / 1000, rate)
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether nothing may be read before `grow`."""
+        return self._bytes <= 0
+
+    def take(self, size_bytes: int) -> None:
+        """So much is being read."""
+        self._bytes -= size_bytes
+
+
+class MovePlace(msgspec.Struct, frozen=True, kw_only=True):
+    """The outside world of one move, which is the first argument where it is `Any`."""
+
+    source: DirectoryPorts
+    target: DirectoryPorts
+    allowance: Allowance
+    is_going_on: Callable[[Any], bool]
+    on_failure: Callable[[str, StorageError], None]
+    """Called with the path of the directory that fails."""
+    on_moved: Callable[[Any, Log], None]
+    """Called with the log that has taken its source's place, within the same turn of the loop."""
+    on_named: Callable[[Any, OSError | None], None]
+    """Called when its name is durable."""
+
+
+class AwaitedErasure(msgspec.Struct, eq=False):
+    """A request to erase records that the copy may have too; the source has none of them any more."""
+
+    offset: Offset
+    on_done: OnErased
+    is_asked: bool = False
+    """Whether the copy is asked."""
