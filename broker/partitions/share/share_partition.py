@@ -1,0 +1,329 @@
+"""A partition as one share group consumes it: which records are delivered to which member, and what became of them.
+
+A record is available, then acquired by one member for a time, then acknowledged, available again, or archived. Acknowledgements take
+effect when the share coordinator has stored them: one write is under way at a time, and what comes meanwhile goes out together with the
+next. What happens without an acknowledgement (a lock that times out, a session that ends) takes effect at once, and goes out with the
+next write too.
+
+Guards: no record is acquired by two members at once, none is delivered more often than the limit allows, and the start offset never falls.
+
+Pure: time is passed in, and the caller carries the writes.
+
+Sources: KIP-932, KIP-1206, KIP-1222, KIP-1226; Kafka's `SharePartition`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Final
+
+from lowtide.broker.partitions.share.share_runs import FINAL, RecordState, Run, Runs
+from lowtide.broker.partitions.share.share_values import (
+    AcknowledgedRange,
+    AcknowledgeType,
+    AcquiredRange,
+    FetchedBatch,
+    ShareLimits,
+    StateBatch,
+    StateWrite,
+    StoredState,
+    Wanted,
+)
+from lowtide.protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from lowtide.protocol.types import Offset
+
+_STATES: Final = {
+    AcknowledgeType.GAP: RecordState.ARCHIVED,
+    AcknowledgeType.ACCEPT: RecordState.ACKNOWLEDGED,
+    AcknowledgeType.RELEASE: RecordState.AVAILABLE,
+    AcknowledgeType.REJECT: RecordState.ARCHIVED,
+}
+
+NOTHING_TO_WRITE: Final = 0
+"""The number of no write: what was asked for is done already."""
+
+
+class SharePartition:
+    """The state of one share partition."""
+
+    __slots__ = ("_number", "_runs", "_start_is_unwritten", "_under_way", "limits", "state_epoch")
+
+    def __init__(self, stored: StoredState, start_offset: Offset, limits: ShareLimits) -> None:
+        """Begin with what is stored; `start_offset` is where a group begins of which none is, or the log start where that is higher.
+
+        What lies between stored batches was not acknowledged before: it is available. Errors: ValueError for batches out of order.
+        """
+        self.state_epoch = stored.state_epoch
+        self.limits = limits
+        self._number = 0
+        self._under_way = False
+        self._start_is_unwritten = False
+        """Whether the start has passed what was to go out with the next write: the start says it then."""
+        self._runs = Runs(stored.start_offset if stored.start_offset >= 0 else start_offset)
+        for batch in stored.batches:
+            if batch.last_offset < batch.first_offset or batch.first_offset < self._runs.end_offset:
+                raise ValueError(f"stored batch {batch} does not lie at or above {self._runs.end_offset}")
+            state = RecordState.AVAILABLE if batch.state is RecordState.ACQUIRED else batch.state
+            self._runs.append(batch.first_offset - 1, RecordState.AVAILABLE)
+            self._runs.append(batch.last_offset, state, batch.delivery_count)
+        self._runs.drop_below(start_offset)
+        self._settle()
+
+    # ------------------------------------------------------------------ looking
+    @property
+    def start_offset(self) -> Offset:
+        """Below it all records are final. Never falls."""
+        return self._runs.start_offset
+
+    @property
+    def end_offset(self) -> Offset:
+        """No record at or above it was ever acquired."""
+        return self._runs.end_offset
+
+    @property
+    def next_fetch_offset(self) -> Offset:
+        """Where the log is to be read next: at the first record that is available."""
+        return next((run.first_offset for run in self._runs if run.can_be_acquired), self._runs.end_offset)
+
+    @property
+    def may_acquire(self) -> bool:
+        """Whether a read at `next_fetch_offset` may lead to anything: records are available again, or more may be in flight."""
+        return self.next_fetch_offset < self._runs.end_offset or self._has_room
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When the next acquisition lock times out, on the monotonic clock; None where no record is acquired."""
+        return min((run.lock_deadline_ms for run in self._runs if _is_locked(run)), default=None)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing of it would be lost that the share coordinator does not store: nothing is acquired or waits to be written."""
+        if self._under_way or self._start_is_unwritten:
+            return False
+        return all(run.state is not RecordState.ACQUIRED and not run.unwritten for run in self._runs)
+
+    @property
+    def _has_room(self) -> bool:
+        return self._runs.end_offset - self._runs.start_offset < self.limits.record_locks_max
+
+    # ------------------------------------------------------------------ delivery
+    def acquire(
+        self, member_id: str, fetch_offset: Offset, batches: Sequence[FetchedBatch], wanted: Wanted, now_ms: int
+    ) -> list[AcquiredRange]:
+        """Give a member what is available in batches that were read at `fetch_offset`, in the order of the log.
+
+        Offsets between the batches, and hidden batches, are archived. That need not be stored: the log says it again.
+        """
+        acquired: list[AcquiredRange] = []
+        offset, left = max(fetch_offset, self._runs.start_offset), wanted.records_max
+        for batch in batches:
+            if left <= 0 or offset > self._runs.end_offset:
+                break
+            if batch.last_offset < offset:
+                continue
+            last_offset = batch.last_offset if self._has_room else min(batch.last_offset, self._runs.end_offset - 1)
+            if batch.is_hidden:
+                self._archive(offset, last_offset)
+            else:
+                self._archive(offset, min(batch.base_offset - 1, last_offset))
+                self._runs.append(last_offset, RecordState.AVAILABLE)
+                most = left if wanted.is_strict else batch.last_offset - offset + 1
+                taken = self._take(member_id, max(batch.base_offset, offset), last_offset, most, now_ms)
+                left -= sum(each.last_offset - each.first_offset + 1 for each in taken)
+                _join(acquired, taken, wanted.batch_size)
+            offset = last_offset + 1
+            if last_offset < batch.last_offset:
+                break
+        self._settle()
+        return acquired
+
+    def _archive(self, first_offset: Offset, last_offset: Offset) -> None:
+        self._runs.append(last_offset, RecordState.AVAILABLE)
+        for run in self._runs.between(first_offset, last_offset):
+            if run.can_be_acquired:
+                run.state = RecordState.ARCHIVED
+
+    def _take(self, member_id: str, first_offset: Offset, last_offset: Offset, most: int, now_ms: int) -> list[AcquiredRange]:
+        taken: list[AcquiredRange] = []
+        for run in self._runs.around(first_offset, last_offset):
+            if not run.can_be_acquired:
+                continue
+            first = max(run.first_offset, first_offset)
+            for piece in self._runs.between(first, min(run.last_offset, last_offset, first + most - 1)):
+                piece.state, piece.member_id = RecordState.ACQUIRED, member_id
+                piece.delivery_count += 1
+                piece.lock_deadline_ms = now_ms + self.limits.lock_duration_ms
+                taken.append(AcquiredRange(piece.first_offset, piece.last_offset, piece.delivery_count))
+                most -= piece.count
+            if most <= 0:
+                break
+        return taken
+
+    # ------------------------------------------------------------------ acknowledgement
+    def acknowledge(self, member_id: str, ranges: Sequence[AcknowledgedRange], now_ms: int) -> int | ErrorCode:
+        """Take note of what a member says of records that it has acquired; all of it, or nothing where one range is wrong.
+
+        Returns the number of the write after which it counts, 0 where it does already. What lies below the start offset is passed over.
+
+        Errors: INVALID_REQUEST for offsets that were never acquired; INVALID_RECORD_STATE for those that the member does not have now.
+        """
+        for given in ranges:
+            if given.last_offset < self._runs.start_offset:
+                continue
+            if given.last_offset >= self._runs.end_offset:
+                return ErrorCode.INVALID_REQUEST
+            for run in self._runs.around(max(given.first_offset, self._runs.start_offset), given.last_offset):
+                if not _is_locked(run) or run.member_id != member_id:
+                    return ErrorCode.INVALID_RECORD_STATE
+        number, has_changed = self._number + 1, False
+        for given in ranges:
+            for first, last, kind in _pieces(given):
+                has_changed = self._note(first, last, kind, number, now_ms) or has_changed
+        self._runs.merge()
+        return number if has_changed else NOTHING_TO_WRITE
+
+    def _note(self, first_offset: Offset, last_offset: Offset, kind: AcknowledgeType, number: int, now_ms: int) -> bool:
+        runs = self._runs.between(max(first_offset, self._runs.start_offset), last_offset)
+        for run in runs:
+            if kind is AcknowledgeType.RENEW:
+                run.lock_deadline_ms = now_ms + self.limits.lock_duration_ms
+            else:
+                run.next_state, run.write = self._final_if_spent(_STATES[kind], run), number
+        return bool(runs) and kind is not AcknowledgeType.RENEW
+
+    def _final_if_spent(self, state: RecordState, run: Run) -> RecordState:
+        """Archived instead of available, where a record was delivered as often as it may be."""
+        is_spent = state is RecordState.AVAILABLE and run.delivery_count >= self.limits.delivery_count_limit
+        return RecordState.ARCHIVED if is_spent else state
+
+    def release(self, member_id: str) -> int:
+        """A member's session has ended: what it has acquired is available, and counts as not delivered. Returns how many records."""
+        released = 0
+        for run in self._runs:
+            if _is_locked(run) and run.member_id == member_id:
+                run.delivery_count -= 1
+                released += _unlock(run, RecordState.AVAILABLE)
+        self._settle()
+        return released
+
+    def expire(self, now_ms: int) -> int:
+        """Release what was acquired for too long, or archive it where its deliveries are spent. Returns how many records."""
+        expired = 0
+        for run in self._runs:
+            if _is_locked(run) and run.lock_deadline_ms <= now_ms:
+                expired += _unlock(run, self._final_if_spent(RecordState.AVAILABLE, run))
+        self._settle()
+        return expired
+
+    def move_start(self, offset: Offset) -> None:
+        """The log begins at `offset` now: nothing below it is delivered or acknowledged any more. May do nothing."""
+        self._runs.drop_below(offset)
+        self._settle()
+
+    # ------------------------------------------------------------------ writes
+    def take_write(self) -> StateWrite | None:
+        """What is to be stored now, with all that waits; None where a write is under way already, or nothing waits."""
+        number = self._number + 1
+        waits = self._start_is_unwritten or any(run.unwritten or run.write == number for run in self._runs)
+        if self._under_way or not waits:
+            return None
+        self._number, self._under_way, self._start_is_unwritten = number, True, False
+        start_offset, batches, complete = self._runs.start_offset, list[StateBatch](), 0
+        for run in self._runs:
+            state, delivery_count = _stored_as(run, number)
+            is_final = state in FINAL
+            if is_final and run.first_offset == start_offset:
+                start_offset = run.last_offset + 1
+            elif is_final:
+                complete += run.count
+            if (run.unwritten or run.write == number) and run.first_offset >= start_offset:
+                _add(batches, StateBatch(run.first_offset, run.last_offset, state, delivery_count))
+            if run.unwritten:
+                run.unwritten, run.write = False, number
+        self._runs.merge()
+        return StateWrite(number=number, start_offset=start_offset, complete_count=complete, batches=tuple(batches))
+
+    def complete_write(self, *, is_stored: bool) -> None:
+        """The write under way has ended. Where it is not stored, its acknowledgements don't count, and the rest goes out with the next."""
+        assert self._under_way, "a write is completed once"
+        self._under_way = False
+        self._start_is_unwritten = self._start_is_unwritten or not is_stored
+        for run in self._runs:
+            if run.write != self._number:
+                continue
+            if run.next_state is None:
+                run.unwritten = run.unwritten or not is_stored
+            elif is_stored:
+                _unlock(run, run.next_state)
+                run.unwritten = False
+            run.next_state, run.write = None, 0
+        self._settle()
+
+    def _settle(self) -> None:
+        """Move the start past what is final."""
+        start_offset = self._runs.start_offset
+        for run in self._runs:
+            if not run.is_final:
+                break
+            start_offset = run.last_offset + 1
+            self._start_is_unwritten = self._start_is_unwritten or run.unwritten
+        self._runs.drop_below(start_offset)
+        self._runs.merge()
+
+
+def _is_locked(run: Run) -> bool:
+    """Whether a member has it and has not acknowledged it yet."""
+    return run.state is RecordState.ACQUIRED and run.next_state is None
+
+
+def _stored_as(run: Run, number: int) -> tuple[RecordState, int]:
+    """State and delivery count of a run when this write is stored; what is acquired is stored as it was before that."""
+    if run.next_state is not None and run.write == number:
+        return run.next_state, run.delivery_count
+    if run.state is RecordState.ACQUIRED:
+        return RecordState.AVAILABLE, run.delivery_count - 1
+    return run.state, run.delivery_count
+
+
+def _unlock(run: Run, state: RecordState) -> int:
+    run.state, run.member_id, run.lock_deadline_ms, run.unwritten = state, "", 0, True
+    return run.count
+
+
+def _pieces(given: AcknowledgedRange) -> Iterator[tuple[Offset, Offset, AcknowledgeType]]:
+    """The parts of a range that have one type, with their first and last offsets."""
+    if len(given.types) == 1:
+        yield given.first_offset, given.last_offset, AcknowledgeType(given.types[0])
+        return
+    offset = given.first_offset
+    for kind, same in groupby(given.types):
+        count = sum(1 for _ in same)
+        yield offset, offset + count - 1, AcknowledgeType(kind)
+        offset += count
+
+
+def _add(batches: list[StateBatch], batch: StateBatch) -> None:
+    """Add a batch, as one with the last where it continues that."""
+    last = batches[-1] if batches else None
+    if last is not None and (last.last_offset + 1, last.state, last.delivery_count) == (
+        batch.first_offset,
+        batch.state,
+        batch.delivery_count,
+    ):
+        batches[-1] = StateBatch(last.first_offset, batch.last_offset, batch.state, batch.delivery_count)
+    else:
+        batches.append(batch)
+
+
+def _join(acquired: list[AcquiredRange], taken: list[AcquiredRange], batch_size: int) -> None:
+    """Add ranges, each as one with the last where it continues that and both together are no larger than `batch_size`."""
+    for each in taken:
+        last = acquired[-1] if acquired else None
+        continues = last is not None and last.last_offset + 1 == each.first_offset and last.delivery_count == each.delivery_count
+        if last is not None and continues and each.last_offset - last.first_offset < batch_size:
+            last.last_offset = each.last_offset
+        else:
+            acquired.append(each)

@@ -1,0 +1,104 @@
+"""What goes into a share partition and comes out of it."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import msgspec
+
+from lowtide.broker.partitions.share.share_runs import RecordState
+from lowtide.protocol.types import Offset
+
+NO_START_OFFSET: Offset = -1
+"""The start offset of a share partition that the share coordinator has none of yet."""
+
+
+class AcknowledgeType(IntEnum):
+    """What a member says of a record, with the numbers of the wire (KIP-932, KIP-1222)."""
+
+    GAP = 0
+    """There is no such record."""
+    ACCEPT = 1
+    RELEASE = 2
+    """It shall be delivered again."""
+    REJECT = 3
+    """It shall never be delivered again."""
+    RENEW = 4
+    """The member needs more time for it."""
+
+
+class ShareLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What the configuration of a group and of the broker says about its share partitions."""
+
+    delivery_count_limit: int = 5
+    """So often a record is delivered at most, from 2 on: `share.delivery.count.limit`."""
+    lock_duration_ms: int = 30_000
+    """`share.record.lock.duration.ms`."""
+    record_locks_max: int = 2_000
+    """So many offsets are in flight at most, but for the rest of a record batch: `share.partition.max.record.locks`."""
+
+
+class FetchedBatch(msgspec.Struct, frozen=True, gc=False):
+    """A record batch that was read from the log, by its offsets, both inclusive."""
+
+    base_offset: Offset
+    last_offset: Offset
+    is_hidden: bool = False
+    """Whether it is never delivered: a control batch, or for a reader of committed records one of an aborted transaction."""
+
+
+class Wanted(msgspec.Struct, frozen=True, gc=False):
+    """How much a ShareFetch asks for."""
+
+    records_max: int
+    """So many records at most; whole record batches unless `is_strict`."""
+    batch_size: int
+    """So many records are given back as one range of acquired ones, about."""
+    is_strict: bool = False
+    """KIP-1206: not one record above `records_max`."""
+
+
+class AcquiredRange(msgspec.Struct, gc=False):
+    """Offsets from `first_offset` to `last_offset` (inclusive) that a member has acquired, for the `delivery_count`-th time."""
+
+    first_offset: Offset
+    last_offset: Offset
+    delivery_count: int
+
+
+class AcknowledgedRange(msgspec.Struct, frozen=True, gc=False):
+    """What a member says of the offsets from `first_offset` to `last_offset` (inclusive): one type for all, or one for each."""
+
+    first_offset: Offset
+    last_offset: Offset
+    types: tuple[int, ...]
+
+
+class StateBatch(msgspec.Struct, frozen=True, gc=False):
+    """A row of what the share coordinator stores: both offsets inclusive."""
+
+    first_offset: Offset
+    last_offset: Offset
+    state: RecordState
+    delivery_count: int
+
+
+class StateWrite(msgspec.Struct, frozen=True, gc=False):
+    """What the share coordinator is to store now."""
+
+    number: int
+    """Rises from write to write, from 1 on."""
+    start_offset: Offset
+    complete_count: int
+    """How many offsets at and above `start_offset` are final (KIP-1226)."""
+    batches: tuple[StateBatch, ...]
+    """The offsets that have changed, at and above `start_offset`, in their order."""
+
+
+class StoredState(msgspec.Struct, frozen=True):
+    """What the share coordinator has stored of a share partition."""
+
+    state_epoch: int = 0
+    start_offset: Offset = NO_START_OFFSET
+    batches: tuple[StateBatch, ...] = ()
+    """In the order of their offsets, none twice."""
