@@ -35,7 +35,9 @@ from tests.frames import Frames
 from tests.https_server import answer, https_server
 from tests.issuer import AUDIENCE, ISSUER, LIFETIME_S, Issuer, forgeries, genuine, key_set
 
-TIMEOUT_S = 10
+TIMEOUT_S = 60
+TOKEN_S = 6
+"""For so long a token holds: long enough to be shown in time on a busy machine."""
 PREFIX = "listener.name.sasl_plaintext.oauthbearer."
 CHALLENGE = b'{"status":"invalid_token"}'
 
@@ -115,7 +117,7 @@ def kafka_python(world: World, token: str) -> bool:
     """In a process of its own: where it can't connect it leaves sockets open."""
     patience_ms = 2000 if token.endswith(".") else TIMEOUT_S * 1000
     command = [sys.executable, "-c", KAFKA_PYTHON, world.bootstrap, token, str(patience_ms)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * TIMEOUT_S, check=False)
     assert done.returncode in (0, 3), done.stderr
     return done.returncode == 0
 
@@ -161,7 +163,7 @@ def test_the_unsigned_tokens_of_kcat_are_refused(world: World) -> None:
         "sasl.oauthbearer.config=principal=alice scope=read",
     )
     command = ["kcat", "-b", world.bootstrap, "-L", "-m", "3", *(part for word in words for part in ("-X", word))]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * TIMEOUT_S, check=False)
     assert done.returncode != 0
     assert "Authentication failed during authentication due to invalid credentials" in done.stderr
 
@@ -184,7 +186,7 @@ def test_our_own_clients_log_in_with_the_token_of_a_file(world: World, tmp_path:
     properties = tmp_path / "client.properties"
     properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
     command = [sys.executable, "-m", "lowtide.cli.main", "topics", "list", "--command-config", str(properties)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * TIMEOUT_S, check=False)
     assert done.returncode == 0, done.stderr
 
 
@@ -268,12 +270,12 @@ def test_a_client_goes_on_when_its_tokens_end(world: World) -> None:
     shown: list[str] = []
 
     def token() -> str:
-        shown.append(world.issuer.token(exp=int(time.time()) + 2))
+        shown.append(world.issuer.token(exp=int(time.time()) + TOKEN_S))
         return shown[-1]
 
     failures: list[Any] = []
-    client = Producer(settings(world, token) | {"oauth_cb": lambda _: (token(), time.time() + 2)})
-    due_s = time.monotonic() + 60
+    client = Producer(settings(world, token) | {"oauth_cb": lambda _: (token(), time.time() + TOKEN_S)})
+    due_s = time.monotonic() + 120
     while len(shown) < 3 and time.monotonic() < due_s:
         client.produce("tokens", b"x", on_delivery=lambda error, _: failures.append(error) if error else None)
         client.poll(0.05)
