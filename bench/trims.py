@@ -1,4 +1,4 @@
-"""A topic that is filled at a rate while another client deletes everything behind it: the space on the disk, and what that costs.
+"""A topic that is filled at a rate and read, while another client deletes everything behind: the space on the disk, and what that costs.
 
 The space is that of allocated blocks (`st_blocks`) of all files of the partition. Beside it stands what is still readable: the records from
 the acknowledged log start to the acknowledged end, which is read first, so that records in between count as space beyond it.
@@ -7,19 +7,22 @@ the acknowledged log start to the acknowledged end, which is read first, so that
 from __future__ import annotations
 
 import contextlib
+import struct
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from lowtide.protocol.messages.fetch import FetchRequest
 from lowtide.protocol.messages.produce import ProduceRequest
 
 from .client import Client, check, decode
 from .errors import BenchError
 from .figures import MEBIBYTE, percentile
-from .frames import KEYS, TIMEOUT_MS, VERSIONS, batch, produce_frame
+from .frames import KEYS, TIMEOUT_MS, VERSIONS, batch, fetch_frame, produce_frame
 from .loads import now_ms
 from .measure import Amounts, Figures, Workload, cost_of
 from .targets import Target
@@ -31,6 +34,7 @@ RECORD_BYTES = 1024
 BYTES_PER_S = 20_000_000
 DELETE_EACH_S = 0.1
 SAMPLE_EACH_S = 0.05
+_OFFSET = struct.Struct(">q")
 _BLOCK_BYTES = 512
 """Of `st_blocks`."""
 
@@ -45,6 +49,7 @@ class _Partition:
     end: int = 0
     """Acknowledged, exclusive."""
     produce_us: list[float] = field(default_factory=list)
+    fetch_us: list[float] = field(default_factory=list)
     delete_us: list[float] = field(default_factory=list)
     over_bytes: list[int] = field(default_factory=list)
     """Space beyond that of readable records, by sample."""
@@ -57,13 +62,13 @@ class _Partition:
 
 
 def trims(target: Target, amounts: Amounts) -> Figures:
-    """Fill, delete and look, each at its pace."""
+    """Fill, read what was written last, delete and look, each at its pace."""
     target.ensure_up()
     records = batch(RECORDS_PER_BATCH, RECORD_BYTES, now_ms())
     with topic_on(target, 1, {"segment.bytes": str(SEGMENT_BYTES)}) as topic:
         known = _Partition(len(records))
         until_s = time.perf_counter() + amounts.trimmed_s
-        paces = ((_fill, len(records) / BYTES_PER_S), (_delete, DELETE_EACH_S), (_look, SAMPLE_EACH_S))
+        paces = ((_fill, len(records) / BYTES_PER_S), (_read, len(records) / BYTES_PER_S), (_delete, DELETE_EACH_S), (_look, SAMPLE_EACH_S))
         makers = [(make(target, topic, records, known), pace_s) for make, pace_s in paces]
         threads = [threading.Thread(target=_at_a_pace, args=(act, pace_s, until_s, known.failures)) for act, pace_s in makers]
         with cost_of(target) as cost:
@@ -79,7 +84,7 @@ def trims(target: Target, amounts: Amounts) -> Figures:
 def _figures(known: _Partition, cpu_s: float, seconds: float) -> Figures:
     over = sorted(known.over_bytes)
     produced = known.end * known.batch_bytes / RECORDS_PER_BATCH
-    deletes_us, produces_us = sorted(known.delete_us), sorted(known.produce_us)
+    deletes_us, produces_us, fetches_us = sorted(known.delete_us), sorted(known.produce_us), sorted(known.fetch_us)
     figures = {
         "space over live, most MiB": over[-1] / MEBIBYTE,
         "space over live, p99 MiB": percentile(over, 0.99) / MEBIBYTE,
@@ -88,6 +93,8 @@ def _figures(known: _Partition, cpu_s: float, seconds: float) -> Figures:
         "broker CPU s a GB": cpu_s / produced * 1e9,
         "produce, p50 us": percentile(produces_us, 0.5),
         "produce, p99 us": percentile(produces_us, 0.99),
+        "fetch, p50 us": percentile(fetches_us, 0.5),
+        "fetch, p99 us": percentile(fetches_us, 0.99),
         "delete, p50 us": percentile(deletes_us, 0.5),
         "delete, p99 us": percentile(deletes_us, 0.99),
     }
@@ -118,6 +125,27 @@ def _fill(_target: Target, topic: Topic, records: bytes, known: _Partition) -> C
         (row,) = answer.responses[0].partition_responses
         check(row.error_code, "Produce")
         known.end = row.base_offset + RECORDS_PER_BATCH
+
+    return act
+
+
+def _read(_target: Target, topic: Topic, _records: bytes, known: _Partition) -> Callable[[], None]:
+    client, frame = Client(topic.leaders[0]), fetch_frame(topic.name, 0)
+    key = KEYS[FetchRequest]
+
+    def act() -> None:
+        offset = known.end - RECORDS_PER_BATCH
+        if offset < known.start:
+            return
+        request = bytearray(frame.request)
+        _OFFSET.pack_into(request, frame.offset_position, offset)
+        began = time.perf_counter_ns()
+        answer = decode(key, VERSIONS[key], client.ask_bytes(bytes(request)))
+        took_us = (time.perf_counter_ns() - began) / 1000
+        (row,) = answer.responses[0].partitions
+        if row.error_code != ErrorCode.OFFSET_OUT_OF_RANGE:  # It may have been deleted meanwhile.
+            check(row.error_code, "Fetch")
+            known.fetch_us.append(took_us)
 
     return act
 
