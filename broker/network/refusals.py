@@ -10,7 +10,8 @@ Pure: reads a frame, and yields after each bounded step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
+from itertools import chain
 from typing import Any, Final
 
 from lowtide.broker.network.request_parts import Level, cut_for
@@ -32,8 +33,9 @@ _LEVELS: Final[Mapping[ApiKey, tuple[Level, ...]]] = {
     ApiKey.FETCH: (("topics", "responses"), ("partitions", "partitions")),
     ApiKey.ADD_PARTITIONS_TO_TXN: (("v3_and_below_topics", "results_by_topic_v3_and_below"), ("partitions", "results_by_partition")),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: (("topics", "topics"),),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: (("dirs.topics", "results"), ("partitions", "partitions")),
 }
-"""Of the APIs that aren't cut (`request_parts`), and whose answers have rows for those of the request."""
+"""Of the APIs that aren't cut (`request_parts`), and whose answers have rows for those of the request, or (`a.b`) for those of its rows."""
 
 _SAME_NAME: Final = frozenset(
     {"name", "topic", "topic_id", "group_id", "index", "partition", "partition_index", "resource_type", "resource_name", "producer_id"}
@@ -115,13 +117,18 @@ def _name_rows(pair: tuple[Any, Any], of: Entity, levels: tuple[Level, ...], tex
     assert isinstance(element, Entity)
     has_error = not _ERRORS.isdisjoint(dict(element.fields))
     rows = getattr(pair[1], answer_field)
-    for asked in getattr(pair[0], asked_field) or ():
+    for asked in _asked_rows(pair[0], asked_field):
         row = element.make(**{name: _of_row(name, content, asked, text) for name, content in element.fields})
         rows.append(row)
         if len(rows) % _STEP_ROWS == 0:
             yield
         if not has_error and inner:
             yield from _name_rows((asked, row), element, inner, text)
+
+
+def _asked_rows(asked: Any, field: str) -> Iterable[Any]:
+    outer, _, inner = field.rpartition(".")
+    return chain.from_iterable(getattr(row, inner) or () for row in (getattr(asked, outer) if outer else (asked,)))
 
 
 def _of_row(name: str, content: AnyConstruct, asked: Any, text: str) -> Any:
@@ -135,6 +142,8 @@ def _of_row(name: str, content: AnyConstruct, asked: Any, text: str) -> Any:
             value = getattr(asked, "partition", None)
         if value is not None:
             return value
+    if name == "topic_name":
+        return asked.name
     return _of_error(name, content, text)
 
 

@@ -369,4 +369,4 @@ def test_a_cap_lies_within_the_supported_versions(key: ApiKey):
 def test_an_api_that_is_not_served_cannot_be_capped():
     """The message lists those that can."""
     with pytest.raises(ConfigError, match=r"ApiVersions, (\w+, )*DeleteRecords, "):
-        broker_key("lowtide.max.version.DescribeQuorum")
+        broker_key("lowtide.max.version.FetchSnapshot")
