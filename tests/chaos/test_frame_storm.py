@@ -165,7 +165,8 @@ async def test_a_storm_of_damaged_frames_harms_no_client(tmp_path: Path) -> None
         print(f"{dict(storm.counts)}\ncalm {calm}\nstorm {stormy}\nresident MiB {before >> 20} {after >> 20}")  # noqa: T201  the measurement
         for line in [line for line in broker.lines if "event loop" in line["event"]]:
             print(line)  # noqa: T201  the same, seen from inside
-        assert min(storm.counts[outcome] for outcome in ("answered", "closed")) > FRAMES // 20
+        # Some of each: a busy machine takes longer than `STUCK_S` for half of them, which then count as stuck.
+        assert min(storm.counts[outcome] for outcome in ("answered", "closed")) > FRAMES // 100
         assert after - before < MEMORY_LIMIT_BYTES
         assert await broker.terminate() == 0, broker.lines[-5:] + broker.noise
         assert not broker.faults, "\n".join(sorted({fault[-1500:] for fault in broker.faults}))
