@@ -133,7 +133,7 @@ def test_a_record_without_a_type_is_refused(key: bytes | None):
 
 
 def test_unknown_records_are_distinguished_from_broken_ones():
-    assert decode_record(b"\x00\x0a\x00\x01g", b"\x00\x00") is None
+    assert decode_record(b"\x00\x63\x00\x01g", b"\x00\x00") is None
     key, body = encode_group_metadata("g", GROUP)
     with pytest.raises(ProtocolError, match="version 5"):
         decode_record(key, b"\x00\x05" + body[2:])
