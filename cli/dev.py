@@ -99,11 +99,10 @@ def _number(text: str, least: int, most: int) -> int:
 
 def _run(given: Mapping[str, Given], directory: str, options: argparse.Namespace, secured: SecureCluster | None) -> int:
     sys.modules.setdefault("rich", None)  # type: ignore[arg-type]  # as `lowtide serve` does
-    import uvloop  # noqa: PLC0415  after the options are known to be good
-
     from lowtide.broker.lifecycle.broker import START_ERRORS  # noqa: PLC0415
     from lowtide.broker.lifecycle.local_cluster import configurations_of_several  # noqa: PLC0415
     from lowtide.broker.lifecycle.logger import make_logger as make_logger_of_level  # noqa: PLC0415
+    from lowtide.runtime.serving_loop import new_serving_loop  # noqa: PLC0415  after the options are known to be good
 
     try:
         configurations = configurations_of_several(given, directory, options.brokers, first_port=options.port)
@@ -115,7 +114,7 @@ def _run(given: Mapping[str, Given], directory: str, options: argparse.Namespace
     if unenforced := first.unenforced_keys_given:
         make_logger(1).warning("these keys are known, but not acted upon yet", keys=list(unenforced))
     try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        with asyncio.Runner(loop_factory=new_serving_loop) as runner:
             return runner.run(_serve(configurations, directory, secured, make_logger))
     except START_ERRORS as error:
         return _refuse(f"{error}")

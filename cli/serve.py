@@ -64,11 +64,10 @@ def _parser() -> argparse.ArgumentParser:
 def _run(config: BrokerConfig, etcd: EtcdAddress | None) -> int:
     # structlog imports rich where that is installed, to print tracebacks that a broker's log has in plain text: a seventh of the start.
     sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
-    import uvloop  # noqa: PLC0415  after the configuration is known to be good
-
     from lowtide.broker.lifecycle.broker import START_ERRORS  # noqa: PLC0415
     from lowtide.broker.lifecycle.logger import make_logger  # noqa: PLC0415
     from lowtide.broker.lifecycle.running import run_broker  # noqa: PLC0415
+    from lowtide.runtime.serving_loop import new_serving_loop  # noqa: PLC0415  after the configuration is known to be good
 
     resume_after_imports()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
@@ -78,7 +77,7 @@ def _run(config: BrokerConfig, etcd: EtcdAddress | None) -> int:
     if unenforced:
         logger.warning("these keys are known, but not acted upon yet", keys=list(unenforced))
     try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        with asyncio.Runner(loop_factory=new_serving_loop) as runner:
             return runner.run(run_broker(config, logger=logger, version=__version__, etcd=etcd, console=_console))
     except START_ERRORS as error:
         return _refuse(f"{error}")

@@ -180,9 +180,9 @@ class LowtideCluster:
         asyncio.run_coroutine_threadsafe(what(self._cluster), self._loop).result(START_TIMEOUT_S + STOP_TIMEOUT_S)
 
     def _run(self, started: Future[dict[int, str]]) -> None:
-        import uvloop
+        from lowtide.runtime.serving_loop import new_serving_loop
 
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        with asyncio.Runner(loop_factory=new_serving_loop) as runner:
             runner.run(self._serve(started))
 
     async def _serve(self, started: Future[dict[int, str]]) -> None:
