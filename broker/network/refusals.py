@@ -38,9 +38,15 @@ _LEVELS: Final[Mapping[ApiKey, tuple[Level, ...]]] = {
 """Of the APIs that aren't cut (`request_parts`), and whose answers have rows for those of the request, or (`a.b`) for those of its rows."""
 
 _SAME_NAME: Final = frozenset(
-    {"name", "topic", "topic_id", "group_id", "index", "partition", "partition_index", "resource_type", "resource_name", "producer_id"}
-)
+    {
+        "name", "topic", "topic_name", "topic_id", "group_id", "index", "partition", "partition_index", "resource_type", "resource_name",
+        "producer_id",
+    }
+)  # fmt: skip
 """Fields that say what a row is about; its answer has the same."""
+
+_NAMED_OTHERWISE: Final = {"partition_index": "partition", "topic_name": "name"}
+"""What the row of a request calls them, where it has another word than its answer."""
 
 _OF_ELEMENT: Final = ("name", "group_id", "key", "transactional_id", "partition_index", "partition_id")
 """What a row of the answer calls an element of the request that isn't a struct."""
@@ -138,12 +144,10 @@ def _of_row(name: str, content: AnyConstruct, asked: Any, text: str) -> Any:
         return asked if is_its else _of_error(name, content, text)
     if name in _SAME_NAME:
         value = getattr(asked, name, None)
-        if value is None and name == "partition_index":
-            value = getattr(asked, "partition", None)
+        if value is None and name in _NAMED_OTHERWISE:
+            value = getattr(asked, _NAMED_OTHERWISE[name], None)
         if value is not None:
             return value
-    if name == "topic_name":
-        return asked.name
     return _of_error(name, content, text)
 
 
