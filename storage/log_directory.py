@@ -225,8 +225,16 @@ def parse_future_name(name: str) -> TopicPartition | None:
 
 def future_folder_name(topic_partition: TopicPartition, random: Random) -> str | None:
     """A fresh name for the folder that a log is moved into, as Kafka's; None for a topic whose name is too long for one."""
-    name = f"{topic_partition}.{random.getrandbits(128):032x}-future"
-    return name if len(name) <= _FOLDER_NAME_MAX else None
+    return _future_name(topic_partition, random.getrandbits(128)) if can_be_moved(topic_partition) else None
+
+
+def can_be_moved(topic_partition: TopicPartition) -> bool:
+    """Whether the folder that its log would be moved into can have a name."""
+    return len(_future_name(topic_partition, 0)) <= _FOLDER_NAME_MAX
+
+
+def _future_name(topic_partition: TopicPartition, number: int) -> str:
+    return f"{topic_partition}.{number:032x}-future"
 
 
 def moving_to(filesystem: FileSystem, folder: str) -> TopicId | None:

@@ -17,7 +17,6 @@ KIPs: 113.
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from typing import Final
 
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.network.routes import HandlerSpec
@@ -35,11 +34,7 @@ from lowtide.protocol.messages.alter_replica_log_dirs import (
 from lowtide.protocol.types import TopicPartition
 from lowtide.replication.partition import Partition
 from lowtide.storage.errors import StorageError
-
-LONGEST_SUFFIX: Final = ".0123456789abcdef0123456789abcdef-future"
-"""What the folder of a copy has behind the partition's name."""
-
-FOLDER_NAME_MAX: Final = 255
+from lowtide.storage.log_directory import can_be_moved
 
 
 class AlterReplicaLogDirs:
@@ -74,7 +69,7 @@ class AlterReplicaLogDirs:
 
     def _alter(self, key: TopicPartition, path: str | None) -> ErrorCode:
         """In Kafka's order."""
-        if len(f"{key}{LONGEST_SUFFIX}") > FOLDER_NAME_MAX:
+        if not can_be_moved(key):
             return ErrorCode.INVALID_TOPIC_EXCEPTION
         if path is None:
             return ErrorCode.LOG_DIR_NOT_FOUND
