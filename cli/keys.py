@@ -17,6 +17,7 @@ from lowtide.broker.config.keys_security import SECURITY_KEYS
 from lowtide.broker.config.keys_server import SERVER_KEYS
 from lowtide.broker.config.keys_topics import TOPIC_KEYS
 from lowtide.broker.config.maximum_versions import MAX_VERSION_PREFIX, api_name
+from lowtide.broker.config.sasl_settings import LOGIN_KEYS
 from lowtide.broker.config.tls_settings import STORE_KEYS
 from lowtide.protocol.api_keys import API
 
@@ -98,7 +99,7 @@ def _table(table: Iterable[ConfigKey], *, follow_brokers: bool = False) -> str:
 
 def _while_running(name: str) -> str:
     """Whether a broker's key can be set while it runs."""
-    if name in STORE_KEYS:
+    if name in STORE_KEYS | LOGIN_KEYS:
         return ", *of a listener while running*"
     return ", *while running*" if name in DYNAMIC_KEYS else ""
 

@@ -2,7 +2,8 @@
 
 A change is checked in Kafka's order, written to the metadata with a comparison against what it was decided on, and answered when this
 broker runs on it. When another broker changed the same resource meanwhile, it is decided again on the new state. Certificates that a change
-names are read and checked before it is written, also where it sets what is set already: that is how Kafka reads a renewed file again.
+names are read and checked before it is written, also where it sets what is set already: that is how Kafka reads a renewed file again. So
+are the keys of tokens, where it enables logins by them.
 
 Lowtide has topics, brokers and groups to configure; a group need not be there. It keeps no settings for clients' metrics, and has no
 loggers whose level could be set: those resources are described as empty, and each of their keys to be unknown.
@@ -32,7 +33,7 @@ from lowtide.broker.config.described import (
     describe_topic,
     describe_topic_defaults,
 )
-from lowtide.broker.config.dynamic_config import CLUSTER_WIDE
+from lowtide.broker.config.dynamic_config import CLUSTER_WIDE, part_of
 from lowtide.broker.config.group_config import validate_group_configs
 from lowtide.broker.config.key import ConfigError, Type
 from lowtide.broker.config.log_levels import LogLevels, check_logger_changes
@@ -44,7 +45,6 @@ from lowtide.broker.config.resources import (
     check_node_id,
     repeated_resources,
 )
-from lowtide.broker.config.tls_settings import store_listener
 from lowtide.broker.config.topic_config import TOPIC_KEYS_BY_NAME, TopicConfigFault, validate_topic_configs
 from lowtide.broker.context import BrokerContext
 from lowtide.metadata.changes import ChangePlan
@@ -77,11 +77,11 @@ Decide = Callable[[Mapping[str, str]], "dict[str, str] | Refusal"]
 """From what is set on a resource to what shall be."""
 
 
-class KeyStores(Protocol):
-    """The certificates of this broker's listeners."""
+class ListenerParts(Protocol):
+    """The certificates of this broker's listeners, or their logins."""
 
     async def prepare(self, config: BrokerConfig, named: Collection[str]) -> Callable[[], None]:
-        """Read and check what a configuration wants; `named` keys have their files read again. Returns what puts it in force.
+        """Read and check what a configuration wants; `named` keys have their files read again. Returns what is due when it is in force.
 
         Errors: ConfigError.
         """
@@ -130,9 +130,9 @@ async def change_each(
 class ConfigAdministrator:
     """Configurations of one cluster, as seen from this broker."""
 
-    def __init__(self, broker: BrokerContext, key_stores: KeyStores) -> None:
+    def __init__(self, broker: BrokerContext, listener_parts: Sequence[ListenerParts]) -> None:
         self.broker = broker
-        self._key_stores = key_stores
+        self._listener_parts = listener_parts
         self._configs = broker.configs
         self._node_id = broker.configs.started_with.node_id
         self.lane = asyncio.Lock()
@@ -197,14 +197,21 @@ class ConfigAdministrator:
         return Refusal(ErrorCode.REQUEST_TIMED_OUT, f"{resource.name} is changed by others at the same time; try again")
 
     async def _prepare(self, resource: Resource, wanted: Mapping[str, str], named: Collection[str]) -> Callable[[], None] | Refusal:
-        """The certificates that this broker has to use with what is `wanted`. Refusals: INVALID_REQUEST for those that can't be used."""
+        """What this broker's listeners need with what is `wanted`. Refusals: INVALID_REQUEST for what can't be used."""
         now = self._configs.of_this
-        if resource.type is not ResourceType.BROKER or not resource.name or not any(map(store_listener, {*wanted, *named, *now})):
+        if resource.type is not ResourceType.BROKER or not resource.name or not any(map(part_of, {*wanted, *named, *now})):
             return lambda: None
         try:
-            return await self._key_stores.prepare(self._configs.check(wanted, of_all=False), named)
+            config = self._configs.check(wanted, of_all=False)
+            prepared = [await each.prepare(config, named) for each in self._listener_parts]
         except ConfigError as error:
             return Refusal(ErrorCode.INVALID_REQUEST, str(error))
+
+        def put_in_force() -> None:
+            for each in prepared:
+                each()
+
+        return put_in_force
 
     def _plan(self, image: MetadataImage, resource: Resource, decide: Decide) -> ChangePlan | Refusal:
         """How a resource gets what `decide` wants."""

@@ -4,8 +4,8 @@ From weak to strong: defaults, what the broker was started with, what is set on 
 configuration in force has been checked whole; what is stored and cannot be, because another version wrote it, is left aside.
 
 A key can be set while the broker runs if Apache Kafka lists it so **and** the change takes effect here at once: the defaults of topics,
-the limits of connections, the memory of silent producers, the key store and trust store of a listener. Every other key is refused, and
-described as read-only.
+the limits of connections, the memory of silent producers, the key store and trust store of a listener, and by which mechanisms and with
+which passwords clients log in at one. Every other key is refused, and described as read-only.
 
 Sources: KIP-226, Kafka's `DynamicBrokerConfig`.
 """
@@ -13,13 +13,14 @@ Sources: KIP-226, Kafka's `DynamicBrokerConfig`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from lowtide.broker.config.broker_config import BROKER_KEYS, BrokerConfig, broker_key, load_config
 from lowtide.broker.config.key import ConfigError
 from lowtide.broker.config.keys_topics import TOPIC_KEYS
+from lowtide.broker.config.sasl_settings import LOGIN_KEYS, check_login_key, login_listener
 from lowtide.broker.config.sources import DYNAMIC_BROKER, DYNAMIC_DEFAULT, Given
 from lowtide.broker.config.tls_settings import STORE_KEYS, store_listener
 from lowtide.broker.config.topic_defaults import TOTALS_OF_LOCAL, check_consumed_retention, check_local_retention
@@ -42,13 +43,37 @@ assert BROKER_KEYS.keys() >= DYNAMIC_KEYS
 CLUSTER_WIDE: Final = "min.insync.replicas"
 """What can't be set on single brokers while partitions have eligible leaders (KIP-966)."""
 
+_ONLY_OF_LISTENERS: Final = STORE_KEYS | LOGIN_KEYS
+"""What can be set while a broker runs, but for single listeners only."""
+
 Layer = Mapping[str, str]
 """Texts by key."""
 
 
 def is_dynamic(name: str) -> bool:
-    """Whether a key can be set while a broker runs; those of a key store or trust store on single brokers, and for single listeners."""
-    return name in DYNAMIC_KEYS or store_listener(name) is not None
+    """Whether a key can be set while a broker runs; those of stores and logins on single brokers, and for single listeners."""
+    return name in DYNAMIC_KEYS or part_of(name) is not None
+
+
+class Part(NamedTuple):
+    """What of a listener is set together."""
+
+    listener: str
+    protocol: str
+    """TLS for its stores, SASL for its logins."""
+
+    def is_of(self, config: BrokerConfig) -> bool:
+        """Whether a broker has a listener with this part."""
+        secured = config.secured_listeners.get(self.listener)
+        return secured is not None and (secured.tls if self.protocol == "TLS" else secured.sasl) is not None
+
+
+def part_of(name: str) -> Part | None:
+    """The part of a listener that a key is about, where it can be set while a broker runs; None for any other key."""
+    of_store, of_login = store_listener(name), login_listener(name)
+    if of_store is not None:
+        return Part(of_store, "TLS")
+    return None if of_login is None else Part(of_login, "SASL")
 
 
 class BrokerConfigs:
@@ -92,17 +117,19 @@ class BrokerConfigs:
         if any(config.values[name] != self.current.values[name] for pair in TOTALS_OF_LOCAL.items() for name in pair):
             check_local_retention(config.values, config.topic_defaults)
         for name in judged:
-            listener = store_listener(name)
-            if listener is not None and not _has_tls(config, listener):
-                message = f"{name} is not possible: this broker has no listener {listener} with TLS"
+            part = part_of(name)
+            if part is not None and not part.is_of(config):
+                message = f"{name} is not possible: this broker has no listener {part.listener} with {part.protocol}"
                 raise ConfigError(message)
+            if part is not None and part.protocol == "SASL":
+                check_login_key(config.values, config.given, name)
         return config
 
     def _possible_of(self, layer: Layer, *, of_all: bool) -> dict[str, str]:
-        """What this broker can run on: each key by itself, but all keys of a listener's stores together."""
+        """What this broker can run on: each key by itself, but all keys of a part of a listener together."""
         possible = {name: text for name, text in layer.items() if name in DYNAMIC_KEYS and self._is_possible({name: text})}
-        for listener in {store_listener(name) for name in layer} - {None} if not of_all else ():
-            together = {name: text for name, text in layer.items() if store_listener(name) == listener}
+        for part in {part_of(name) for name in layer} - {None} if not of_all else ():
+            together = {name: text for name, text in layer.items() if part_of(name) == part}
             if self._is_possible(together):
                 possible |= together
         return possible
@@ -112,7 +139,7 @@ class BrokerConfigs:
             config = self._overlaid({}, layer)
         except ConfigError:
             return False
-        return all(listener is None or _has_tls(config, listener) for listener in map(store_listener, layer))
+        return all(part is None or part.is_of(config) for part in map(part_of, layer))
 
     def _overlaid(self, of_all: Layer, of_this: Layer) -> BrokerConfig:
         started = self.started_with
@@ -126,17 +153,12 @@ class BrokerConfigs:
         )
 
 
-def _has_tls(config: BrokerConfig, listener: str) -> bool:
-    secured = config.secured_listeners.get(listener)
-    return secured is not None and secured.tls is not None
-
-
 def _check_names(names: Iterable[str], *, of_all: bool) -> None:
     """Refuse keys that can't be set while the broker runs, in Kafka's order and words. Errors: ConfigError."""
     sorted_names = sorted(broker_key(name).name for name in names)
     refusals = (
-        ("Cannot update these configs dynamically", lambda name: not is_dynamic(name) and name not in STORE_KEYS),
-        ("These security configs can be dynamically updated only per-listener using the listener prefix", STORE_KEYS.__contains__),
+        ("Cannot update these configs dynamically", lambda name: not is_dynamic(name) and name not in _ONLY_OF_LISTENERS),
+        ("These security configs can be dynamically updated only per-listener using the listener prefix", _ONLY_OF_LISTENERS.__contains__),
         (
             "Cannot update these configs at default cluster level, broker id must be specified",
             lambda name: of_all and name not in DYNAMIC_KEYS,

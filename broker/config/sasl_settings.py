@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from lowtide.broker.config.key import ImpossibleTogetherError, Value
+from lowtide.broker.config.key import LISTENER_PREFIX, ImpossibleTogetherError, Value
 from lowtide.broker.config.listener_keys import ListenerKeys
 from lowtide.protocol.jaas import JaasError, LoginModule, parse_jaas
 
@@ -29,6 +29,13 @@ MECHANISMS: Final = {
     OAUTHBEARER: "oauthbearer.OAuthBearerLoginModule",
 }
 """Those that work, and the login module that each needs, in its package."""
+
+ENABLED: Final = "sasl.enabled.mechanisms"
+LOGIN_KEYS: Final = frozenset({ENABLED, JAAS})
+"""What can be set of a listener's logins while a broker runs: the keys that Kafka lists so and that have an effect here."""
+
+_IN_NAMES: Final = frozenset(name.lower() for name in MECHANISMS)
+"""The mechanisms as they stand in the names of keys."""
 
 _USER: Final = "user_"
 """Begins the option of PLAIN's line that names a user."""
@@ -77,19 +84,36 @@ class SaslListener(msgspec.Struct, frozen=True):
         return next((each for each in self.mechanisms if each.name == name), None)
 
 
+def login_listener(name: str) -> str | None:
+    """The listener whose logins this key is about, where it can be set while a broker runs; None for any other key."""
+    if not name.startswith(LISTENER_PREFIX):
+        return None
+    prefixed, _, rest = name.removeprefix(LISTENER_PREFIX).partition(".")
+    mechanism, _, key = rest.partition(".")
+    is_one = rest == ENABLED or (key == JAAS and mechanism in _IN_NAMES)
+    return prefixed.upper() if is_one and prefixed == prefixed.lower() else None
+
+
+def check_login_key(values: Mapping[str, Value], given: Collection[str], name: str) -> None:
+    """Check the login module that a key sets, also of a mechanism that is not enabled yet. Errors: ImpossibleTogetherError."""
+    listener, _, rest = name.removeprefix(LISTENER_PREFIX).partition(".")
+    mechanism, _, key = rest.partition(".")
+    if key == JAAS and name in given:
+        _login_module(ListenerKeys(values, given, listener), mechanism.upper())
+
+
 def sasl_listener(values: Mapping[str, Value], given: Collection[str], listener_name: str) -> SaslListener:
     """How clients log in at this listener. Errors: ImpossibleTogetherError."""
     keys = ListenerKeys(values, given, listener_name)
-    enabled = "sasl.enabled.mechanisms"
-    names = tuple(dict.fromkeys(name.upper() for name in keys.texts(enabled)))
+    names = tuple(dict.fromkeys(name.upper() for name in keys.texts(ENABLED)))
     for name in names or ("none",):
         if name not in MECHANISMS:
             reason = _NOT_HERE.get(name, f"{name} is no mechanism that is known here")
             message = (
-                f"{keys.given_name(enabled) or enabled}={','.join(names)} is not possible at the listener {listener_name}: {reason}; "
+                f"{keys.given_name(ENABLED) or ENABLED}={','.join(names)} is not possible at the listener {listener_name}: {reason}; "
                 f"allowed are {', '.join(MECHANISMS)}"
             )
-            raise ImpossibleTogetherError(message, keys.given_name(enabled) or enabled, "listeners")
+            raise ImpossibleTogetherError(message, keys.given_name(ENABLED) or ENABLED, "listeners")
     for key in (JAAS, HANDLER):
         if key in given:
             message = f"{key} is not possible without a listener and a mechanism: allowed is {keys.own_name(key, names[0])}"
@@ -145,7 +169,7 @@ def _mechanism(keys: ListenerKeys, name: str) -> MechanismSettings:
         message = (
             f'{keys.own_name(JAAS, name)} is missing: it names the users of {name}, as in `PlainLoginModule required user_alice="...";`'
         )
-        raise ImpossibleTogetherError(message, "sasl.enabled.mechanisms", "listeners")
+        raise ImpossibleTogetherError(message, ENABLED, "listeners")
     return MechanismSettings(name, lifetime_ms, users, own)
 
 

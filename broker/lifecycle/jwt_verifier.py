@@ -1,8 +1,9 @@
 """Checks the tokens of OAUTHBEARER at one listener, with the issuer's public keys, which are fetched again and again.
 
 A check needs nothing but memory and takes less than half a millisecond of the event loop. Keys are fetched beside serving: at the start,
-each `sasl.oauthbearer.jwks.endpoint.refresh.ms`, and when a token is signed with a key that the set lacks; that token is refused. A fetch
-that fails changes nothing and is repeated. While there are no keys every token is refused.
+before OAUTHBEARER is enabled while the broker runs, each `sasl.oauthbearer.jwks.endpoint.refresh.ms`, and when a token is signed with a
+key that the set lacks; that token is refused. A fetch that fails changes nothing and is repeated. While there are no keys every token is
+refused.
 
 A broker whose endpoint is out of reach starts all the same (Kafka's does not): replication must not wait for an issuer of tokens. A file
 that can't be read is refused at the start.
@@ -11,8 +12,6 @@ that can't be read is refused at the start.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from functools import partial
 from typing import Any, Final
 
 from lowtide.broker.config.oauth_settings import KeySource, OAuthSettings
@@ -41,18 +40,19 @@ NO_KEYS: Final = TokenKeys(())
 
 
 class TokenVerifier:
-    """The tokens of one listener. `load` once, then `run` beside serving."""
+    """The tokens of one listener. `load` once, where something depends on it; then `run` beside serving."""
 
     def __init__(self, listener_name: str, settings: OAuthSettings, clock: Clock, log: Any) -> None:
+        self.settings = settings
+        self.failure = ""
+        """Why the last fetch gave no keys; empty if it did."""
         self._name = listener_name
-        self._settings = settings
         self._clock = clock
         self._log = log
         self._keys = NO_KEYS
         self._unknown = UnknownKeys()
         self._wanted = asyncio.Event()
         """A token was signed with a key that is not known."""
-        self._failure = ""
 
     def check(self, token: str) -> TokenHolder | Refused:
         """Whom a token stands for."""
@@ -66,21 +66,27 @@ class TokenVerifier:
             return Refused("it is signed with a key that is not in the set of its issuer")
         if isinstance(verified, Refused):
             return verified
-        return check_claims(verified, self._settings.rules, self._clock.wall_ms())
+        return check_claims(verified, self.settings.rules, self._clock.wall_ms())
+
+    def begin(self) -> OAuthBearerExchange:
+        """Begin one login."""
+        return OAuthBearerExchange(self.check, self._clock.wall_ms)
 
     async def load(self) -> None:
         """Fetch the keys before the listener opens. Errors: OSError, for a file that can't be used."""
         await self._fetch()
-        if self._failure and self._settings.keys.url.is_file:
-            message = f"the listener {self._name} has no keys to verify tokens by: {self._settings.keys.text}: {self._failure}"
+        if self.failure and self.settings.keys.url.is_file:
+            message = f"the listener {self._name} has no keys to verify tokens by: {self.settings.keys.text}: {self.failure}"
             raise OSError(message)
 
     async def run(self) -> None:
-        """Fetch the keys when they are due, for as long as the broker runs."""
-        source = self._settings.keys
+        """Fetch the keys when they are due, until this is cancelled; at once if they weren't loaded."""
+        source = self.settings.keys
+        if not self._keys and not self.failure:
+            await self._fetch()
         backoff, failures = Backoff(source.retry_backoff_ms, source.retry_backoff_ms_max), 0
         while True:
-            failures = failures + 1 if self._failure else 0
+            failures = failures + 1 if self.failure else 0
             await self._until_due(backoff.rest_ms(failures) if failures else source.refresh_ms)
             await self._fetch()
 
@@ -99,7 +105,7 @@ class TokenVerifier:
         """Use the keys of now; those of before stay if it fails."""
         try:
             async with asyncio.timeout(FETCH_TIMEOUT_MS / 1000):
-                keys = read_key_set(await _content(self._settings.keys))
+                keys = read_key_set(await _content(self.settings.keys))
         except TimeoutError:
             self._on_failed(f"no answer within {FETCH_TIMEOUT_MS} ms")
         except (KeySetError, TlsError) as error:
@@ -107,29 +113,26 @@ class TokenVerifier:
         except OSError as error:
             self._on_failed(reason_of(error))
         else:
-            if self._failure or keys.ids != self._keys.ids or not self._keys:
-                self._log.info("keys of tokens are in use", listener=self._name, url=self._settings.keys.text, keys=len(keys))
-            self._keys, self._failure = keys, ""
+            if self.failure or keys.ids != self._keys.ids or not self._keys:
+                self._log.info("keys of tokens are in use", listener=self._name, url=self.settings.keys.text, keys=len(keys))
+            self._keys, self.failure = keys, ""
             self._unknown.forget(keys.ids)
 
     def _on_failed(self, reason: str) -> None:
-        if reason != self._failure:
+        if reason != self.failure:
             consequence = "those of before stay in use" if self._keys else "every token is refused until then"
-            url = self._settings.keys.text
+            url = self.settings.keys.text
             self._log.warning(f"keys of tokens can't be fetched, {consequence}", listener=self._name, url=url, reason=reason)
-        self._failure = reason
+        self.failure = reason
 
 
-async def oauth_exchange(listener_name: str, settings: OAuthSettings, base: BrokerBase) -> Callable[[], OAuthBearerExchange]:
-    """What begins a login by OAUTHBEARER at a listener. Its keys are fetched from now on. Errors: OSError."""
+def token_verifier(listener_name: str, settings: OAuthSettings, base: BrokerBase) -> TokenVerifier:
+    """What checks tokens at a listener. Its keys are not fetched yet."""
     unset = [f"sasl.oauthbearer.expected.{name}" for name in unchecked(settings.rules)]
     if unset:
         consequence = "what the owner of the keys has signed for others may be a login"
         base.log.warning("claims of tokens are not checked", listener=listener_name, unset=unset, consequence=consequence)
-    verifier = TokenVerifier(listener_name, settings, base.ports.clock, base.log)
-    await verifier.load()
-    base.tasks.spawn(verifier.run(), name=f"keys of tokens at {listener_name}")
-    return partial(OAuthBearerExchange, verifier.check, base.ports.clock.wall_ms)
+    return TokenVerifier(listener_name, settings, base.ports.clock, base.log)
 
 
 async def _content(source: KeySource) -> bytes:

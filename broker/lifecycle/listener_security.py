@@ -1,4 +1,4 @@
-"""From the configuration of listeners to what their connections need: the mechanisms with their users, the contexts of TLS."""
+"""From the configuration of listeners to what their connections need: exchanges of logins, the contexts of TLS."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
-from lowtide.broker.config.sasl_settings import OAUTHBEARER, MechanismSettings, OwnLogin, SaslListener
+from lowtide.broker.config.broker_config import BrokerConfig
+from lowtide.broker.config.sasl_settings import MechanismSettings, OwnLogin
 from lowtide.broker.lifecycle.broker_base import BrokerBase
 from lowtide.broker.lifecycle.certificates import Certificates
 from lowtide.broker.network.listener_security import ListenerSecurity
@@ -15,7 +16,6 @@ from lowtide.broker.network.sasl_connection import SaslSettings
 from lowtide.broker.network.tls_connection import TlsSettings
 from lowtide.broker.security.delegation_tokens import TokenSecret, secret_of
 from lowtide.broker.security.exchange import Exchange
-from lowtide.broker.security.login import Mechanism
 from lowtide.broker.security.plain import PlainExchange, PlainUsers
 from lowtide.broker.security.principal import parse_principal
 from lowtide.broker.security.scram import ScramCredentials, ScramExchange, TokenCredentials, TokenOwner
@@ -101,31 +101,23 @@ class ScramParts(NamedTuple):
     random: Random
 
 
-async def oauth_exchanges(base: BrokerBase) -> dict[str, BeginExchange]:
-    """What begins logins by OAUTHBEARER, by the names of the listeners that have it. Errors: OSError."""
-    found: dict[str, BeginExchange] = {}
-    for name, each in base.configs.current.secured_listeners.items():
-        mechanism = None if each.sasl is None else each.sasl.mechanism(OAUTHBEARER)
-        if mechanism is not None and mechanism.oauth is not None:
-            from lowtide.broker.lifecycle.jwt_verifier import oauth_exchange  # noqa: PLC0415 - takes long, and few brokers need it
-
-            found[name] = await oauth_exchange(name, mechanism.oauth, base)
-    return found
+def scram_parts(base: BrokerBase, image: Callable[[], MetadataImage]) -> ScramParts:
+    """What exchanges by SCRAM need at every listener."""
+    ports = base.ports
+    tokens = ImageTokens(image, secret_of(base.configs.current.values["delegation.token.secret.key"]), ports.clock)
+    return ScramParts(ImageCredentials(image), tokens, ports.random)
 
 
 def listener_security(
-    base: BrokerBase, image: Callable[[], MetadataImage], certificates: Mapping[str, Certificates], oauth: Mapping[str, BeginExchange]
+    config: BrokerConfig, certificates: Mapping[str, Certificates], logins: Mapping[str, SaslSettings]
 ) -> dict[str, ListenerSecurity]:
-    """How the listeners are secured that aren't open to everybody, by their names; `oauth` begins the logins by OAUTHBEARER."""
-    config, ports = base.configs.current, base.ports
-    tokens = ImageTokens(image, secret_of(config.values["delegation.token.secret.key"]), ports.clock)
-    scram = ScramParts(ImageCredentials(image), tokens, ports.random)
+    """How the listeners are secured that aren't open to everybody, by their names."""
     return {
         name: ListenerSecurity(
-            sasl=None if each.sasl is None else _sasl(each.sasl, oauth.get(name), scram),
+            sasl=logins.get(name),
             tls=TlsSettings(certificates[name].context, certificates[name].identify) if name in certificates else None,
         )
-        for name, each in config.secured_listeners.items()
+        for name in config.secured_listeners
     }
 
 
@@ -147,16 +139,8 @@ def _tokens(own: OwnLogin, base: BrokerBase) -> Callable[[], Awaitable[str]] | N
     return Tokens(own.tokens, base.ports.clock).get
 
 
-def _sasl(settings: SaslListener, oauth: BeginExchange | None, scram: ScramParts) -> SaslSettings:
-    mechanisms = {each.name: Mechanism(_begin(each, oauth, scram), each.lifetime_ms) for each in settings.mechanisms}
-    return SaslSettings(mechanisms, maximum_frame_bytes=settings.receive_bytes_max, delay_ms=settings.failure_delay_ms)
-
-
-def _begin(settings: MechanismSettings, oauth: BeginExchange | None, parts: ScramParts) -> BeginExchange:
-    """What begins an exchange of a mechanism."""
-    if settings.name == OAUTHBEARER:
-        assert oauth is not None
-        return oauth
+def begin_password_login(settings: MechanismSettings, parts: ScramParts) -> BeginExchange:
+    """What begins an exchange of a mechanism with passwords."""
     scram = SCRAM_MECHANISMS.get(settings.name)
     if scram is None:
         return partial(PlainExchange, PlainUsers(settings.users))

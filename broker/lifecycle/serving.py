@@ -33,7 +33,8 @@ from lowtide.broker.lifecycle.disk_space import DiskSpace
 from lowtide.broker.lifecycle.due_work import DueWork
 from lowtide.broker.lifecycle.http_parts import HttpParts, make_http
 from lowtide.broker.lifecycle.listener_certificates import ListenerCertificates
-from lowtide.broker.lifecycle.listener_security import listener_security, oauth_exchanges, peer_login
+from lowtide.broker.lifecycle.listener_logins import ListenerLogins
+from lowtide.broker.lifecycle.listener_security import listener_security, peer_login
 from lowtide.broker.lifecycle.loop_health import LoopHealth
 from lowtide.broker.lifecycle.memory_upkeep import MemoryUpkeep
 from lowtide.broker.lifecycle.partition_parts import build_partitions
@@ -83,6 +84,8 @@ class Serving:
         self._base = base
         config, ports = base.configs.current, base.ports
         self._certificates = ListenerCertificates(config, base.log)
+        self._logins = ListenerLogins(base, lambda: session.image)
+        self._own_login = config.inter_broker_login
         peers = PeerClients(
             ports.clock,
             base.tasks,
@@ -115,7 +118,7 @@ class Serving:
         if shares is not None and persister is not None:
             dispatcher.register(share_handlers(context, groups, shares, persister))
         self.coordinators = Coordinators(groups, transactions, shares)
-        configs = ConfigAdministrator(context, self._certificates)
+        configs = ConfigAdministrator(context, (self._certificates, self._logins))
         dispatcher.register(handlers(context, administrator, configs, self.coordinators, dispatcher.advertised))
         consumption = Consumption(context, groups, peers)
         self.retention = Retention(context, SegmentAges(ports.filesystem), ports.loop, consumption)
@@ -123,7 +126,6 @@ class Serving:
         self.host = self._connection_host(dispatcher)
         idle_ms, login_ms = config.connections_max_idle_ms, config.login_timeout_ms
         self.server = Server(self.host, idle_after_ms=idle_ms, login_timeout_ms=login_ms, backlog=base.descriptors.accept_backlog)
-        self._session = session
         self.http, self._readiness = make_http(
             HttpParts(
                 base=base,
@@ -209,7 +211,7 @@ class Serving:
 
     async def listen(self) -> dict[str, int]:
         """Bind the listeners; who connects waits. Returns their ports, by listener names. Errors: OSError."""
-        base, session = self._base, self._session
+        base = self._base
         config, certificates = base.configs.current, self._certificates.by_listener
         await self._certificates.load()
         if certificates:
@@ -218,8 +220,8 @@ class Serving:
         if open_to_all := open_beyond_loopback(config):
             remedy = "listen on 127.0.0.1, or let clients log in: SASL_SSL, as docs/security.md has it"
             base.log.warning("clients of other machines are served without a login", listeners=open_to_all, remedy=remedy)
-        security = listener_security(base, lambda: session.image, certificates, await oauth_exchanges(base))
-        ports = await open_listeners(self.server, config.listeners, security)
+        await self._logins.load()
+        ports = await open_listeners(self.server, config.listeners, listener_security(config, certificates, self._logins.by_listener))
         await self.http.listen(lambda: certificates[HTTPS].context)
         base.log.info("limits", **base.descriptors.as_log(), max_connections=self.host.admission.limits.total)
         return ports
@@ -256,6 +258,10 @@ class Serving:
         self.host.admission.follow(connection_limits(base.configs.current, base.descriptors))
         if self._certificates.follow(base.configs.current):
             base.tasks.spawn(self._certificates.look(), name="renewed certificates")
+        self._logins.follow(base.configs.current)
+        if base.configs.current.inter_broker_login != self._own_login:
+            self._own_login = base.configs.current.inter_broker_login
+            self.partitions.peers.use(peer_login(base, self._certificates.by_listener))
 
     def on_directory_failed(self, logs: list[Log]) -> None:
         """A log directory went offline with these logs."""

@@ -297,6 +297,10 @@ class PeerClients:
         self.login = login
         self._clients: dict[tuple[BrokerId, str], PeerClient] = {}
 
+    def use(self, login: PeerLogin) -> None:
+        """Do this on each new connection from now on. Those that are open stay."""
+        self.login = login
+
     def client_of(self, broker: BrokerImage, purpose: str = "requests") -> PeerClient:
         """The one client for a broker and a purpose, at the listener that this broker uses among brokers.
 

@@ -43,9 +43,15 @@ class SaslSettings:
 
     def __init__(self, mechanisms: Mechanisms, *, maximum_frame_bytes: int, delay_ms: int) -> None:
         """`maximum_frame_bytes` before the login; `delay_ms` is how late a failure is answered."""
-        self.mechanisms = mechanisms
+        self.mechanisms = dict(mechanisms)
+        """Those in force. Each connection reads this one table, so that a handshake finds those of its moment."""
         self.maximum_frame_bytes = maximum_frame_bytes
         self.delay_ms = delay_ms
+
+    def use(self, mechanisms: Mechanisms) -> None:
+        """From now on logins are by these; those that have begun end by what they began with."""
+        self.mechanisms.clear()
+        self.mechanisms.update(mechanisms)
 
 
 class SaslConnection(Connection):

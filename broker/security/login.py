@@ -53,14 +53,18 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class Login:
-    """The login of one connection. Times are those of a monotonic clock."""
+    """The login of one connection. Times are those of a monotonic clock.
 
-    __slots__ = ("_began_ms", "_exchange", "_mechanisms", "expires_ms", "mechanism", "principal", "shown_by", "state")
+    The mechanisms may change at any time: each handshake chooses among those of its moment, and what it began ends by what held then.
+    """
+
+    __slots__ = ("_began_ms", "_exchange", "_lifetime_ms", "_mechanisms", "expires_ms", "mechanism", "principal", "shown_by", "state")
 
     def __init__(self, mechanisms: Mechanisms) -> None:
         self._mechanisms = mechanisms
         self._exchange: Exchange | None = None
         self._began_ms = 0
+        self._lifetime_ms = 0
         self.state = LoginState.BEGINS
         self.mechanism = ""
         self.principal, self.shown_by = ANONYMOUS, ShownBy.NOTHING
@@ -92,7 +96,7 @@ class Login:
             return self.fail(f"the mechanism {_shown(wanted)} is not enabled", answer)
         self._go(LoginEvent.HANDSHAKE if version >= 1 else LoginEvent.OLD_HANDSHAKE)
         self.mechanism, self._began_ms = wanted, now_ms
-        self._exchange = mechanism.begin()
+        self._exchange, self._lifetime_ms = mechanism.begin(), mechanism.lifetime_ms
         return Reply(SaslHandshakeResponse(error_code=ErrorCode.NONE, mechanisms=list(self._mechanisms)))
 
     def on_token(self, token: bytes, now_ms: int) -> Reply:
@@ -113,7 +117,7 @@ class Login:
             return self._refuse(f"{self.principal} wants to become another principal", is_again=True, is_bare=False)
         self._go(LoginEvent.SUCCESS)
         self.principal, self.shown_by = principal, ShownBy.TOKEN if outcome.by_token else ShownBy.LOGIN
-        lifetime_ms = _shorter(self._mechanisms[self.mechanism].lifetime_ms, outcome.lifetime_ms)
+        lifetime_ms = _shorter(self._lifetime_ms, outcome.lifetime_ms)
         self.expires_ms = now_ms + lifetime_ms if lifetime_ms else NEVER_MS
         return Reply(outcome.token if is_bare else _answer(outcome.token, lifetime_ms))
 

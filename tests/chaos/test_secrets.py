@@ -15,18 +15,21 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
+from tests.clients.certificate_files import alter_broker
+
 from .serving import ServeProcess, run_to_end, serve_command
 
 MARKER = "m4rk3r-0f-a-s3cr3t"
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 JAAS = "listener.name.sasl_plaintext.plain.sasl.jaas.config"
+USERS = f'{PLAIN} username="b" password="{MARKER}" user_b="{MARKER}" user_alice="{MARKER}-a"'
 LISTENERS = "listeners=SASL_PLAINTEXT://127.0.0.1:0"
 SETTINGS = (
     LISTENERS,
     "inter.broker.listener.name=SASL_PLAINTEXT",
     "sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-512",
     "sasl.mechanism.inter.broker.protocol=PLAIN",
-    f"{JAAS}={PLAIN}" + f' username="b" password="{MARKER}" user_b="{MARKER}" user_alice="{MARKER}-a";',
+    f"{JAAS}={USERS};",
 )
 
 
@@ -50,10 +53,14 @@ def readable_by_others(directory: Path) -> Iterator[Path]:
 
 
 async def test_a_broker_keeps_its_secrets(tmp_path: Path) -> None:
-    """Of its configuration, of logins that succeed and fail, and of users in its store."""
+    """Of its configuration, also what is set while it runs, of logins that succeed and fail, and of users in its store."""
     said = add_user(tmp_path / "data")
     async with ServeProcess(tmp_path / "data", *SETTINGS) as broker:
         admin = client(broker.port, "alice", f"{MARKER}-a")
+        alter_broker(admin, {JAAS: f'{USERS} user_dave="{MARKER}-d";'})
+        with pytest.raises(KafkaException) as refused:
+            alter_broker(admin, {JAAS: f'{USERS} user_eve="{MARKER}-e'})
+        assert client(broker.port, "dave", f"{MARKER}-d").list_topics(timeout=30).brokers
         (described,) = admin.describe_configs([ConfigResource(ResourceType.BROKER, "0")]).values()
         configs = described.result(30)
         assert configs[JAAS].value is None
@@ -62,7 +69,7 @@ async def test_a_broker_keeps_its_secrets(tmp_path: Path) -> None:
             with pytest.raises(KafkaException):
                 client(broker.port, user, f"{MARKER}-wrong", mechanism).list_topics(timeout=3)
         assert await broker.terminate() == 0
-    said += f"{broker.lines} {broker.noise} {[(entry.name, entry.value) for entry in configs.values()]}"
+    said += f"{refused.value} {broker.lines} {broker.noise} {[(entry.name, entry.value) for entry in configs.values()]}"
     assert "login refused" in said
     assert MARKER not in said
     assert not [path for path in readable_by_others(tmp_path / "data") if MARKER.encode() in path.read_bytes()]

@@ -13,7 +13,6 @@ from lowtide.broker.config.broker_config import load_config
 from lowtide.broker.config.dynamic_config import BrokerConfigs
 from lowtide.broker.config.resources import Resource, ResourceType
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.lifecycle.listener_certificates import ListenerCertificates
 from lowtide.broker.lifecycle.logger import quiet_logger
 from lowtide.broker.turns import Turns
 from lowtide.metadata import keys
@@ -53,7 +52,7 @@ class Broker:
         self.session.on_image(lambda _old, new, _delta: self.configs.follow(new))
         turns = Turns(asyncio.get_running_loop(), world.clock)
         parts = SimpleNamespace(configs=self.configs, metadata=self.session, assigned=Settled(), log=quiet_logger(), turns=turns)
-        self.administrator = ConfigAdministrator(cast("BrokerContext", parts), ListenerCertificates(self.configs.current, quiet_logger()))
+        self.administrator = ConfigAdministrator(cast("BrokerContext", parts), ())
 
     async def set(self, resource: Resource, **configs: str) -> ErrorCode | None:
         changes = [KeyChange(name.replace("_", "."), Operation.SET, value) for name, value in configs.items()]

@@ -166,6 +166,76 @@ def test_stores_that_are_not_possible_any_more_are_left_aside_together() -> None
     assert configs.current.max_connections == 5
 
 
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+WITH_LOGINS = {
+    "listeners": "IN://:9093,PLAINTEXT://:9092",
+    "listener.security.protocol.map": "IN:SASL_PLAINTEXT,PLAINTEXT:PLAINTEXT",
+    "inter.broker.listener.name": "PLAINTEXT",
+    "sasl.enabled.mechanisms": "SCRAM-SHA-256",
+}
+ENABLED, USERS = "listener.name.in.sasl.enabled.mechanisms", "listener.name.in.plain.sasl.jaas.config"
+
+
+def test_the_logins_of_a_listener_are_set_together() -> None:
+    """A mechanism with its users, which it can't be without; another listener's stores are none of that."""
+    layer = {ENABLED: "plain,SCRAM-SHA-256", USERS: f'{PLAIN} user_alice="hush";'}
+    for configs in (running(WITH_LOGINS, broker_7=layer), running(WITH_LOGINS)):
+        sasl = configs.check(layer, of_all=False).secured_listeners["IN"].sasl
+        assert sasl is not None
+        assert [each.name for each in sasl.mechanisms] == ["PLAIN", "SCRAM-SHA-256"]
+        assert sasl.mechanisms[0].users == {"alice": "hush"}
+    assert running(WITH_LOGINS, broker_7=layer).current.secured_listeners["IN"].sasl == sasl
+    running(WITH_LOGINS).check({USERS: f'{PLAIN} user_alice="hush";'}, of_all=False)
+    described = {entry.name: entry for entry in describe_broker(running(WITH_LOGINS, broker_7=layer), None)}
+    assert (described[USERS].value, described[USERS].is_sensitive, described[USERS].is_read_only) == (None, True, False)
+    assert (described[ENABLED].value, described[ENABLED].source) == ("plain,SCRAM-SHA-256", 2)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "of_all", "reason"),
+    [
+        ({"sasl.enabled.mechanisms": "PLAIN"}, False, "only per-listener using the listener prefix: \\[sasl.enabled.mechanisms\\]"),
+        ({"sasl.jaas.config": f'{PLAIN} user_a="hush";'}, False, "only per-listener using the listener prefix"),
+        ({ENABLED: "SCRAM-SHA-512"}, True, "at default cluster level, broker id must be specified"),
+        ({ENABLED: "PLAIN"}, False, "listener.name.in.plain.sasl.jaas.config is missing"),
+        ({ENABLED: "SCRAM-SHA-1"}, False, "SCRAM-SHA-1 is no mechanism that is known here"),
+        ({USERS: f'{PLAIN} user_a="hush'}, False, "plain.sasl.jaas.config=\\[hidden\\] is not possible"),
+        ({"listener.name.in.scram-sha-512.sasl.jaas.config": f'{PLAIN} user_a="hush";'}, False, "scram.ScramLoginModule"),
+        ({"listener.name.in.gssapi.sasl.jaas.config": f'{PLAIN} user_a="hush";'}, False, "Cannot update these configs dynamically"),
+        ({"listener.name.in.connections.max.reauth.ms": "5000"}, False, "Cannot update these configs dynamically"),
+        ({"listener.name.plaintext.sasl.enabled.mechanisms": "PLAIN"}, False, "the listener PLAINTEXT has no SASL"),
+        ({"listener.name.no.plain.sasl.jaas.config": f'{PLAIN} user_a="hush";'}, False, "the listener NO has no SASL"),
+        ({"listener.name.no.plain.sasl.jaas.config": ""}, False, "this broker has no listener NO with SASL"),
+    ],
+)
+def test_what_cannot_be_set_of_logins_is_refused(wanted: dict[str, str], of_all: bool, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason) as caught:
+        running(WITH_LOGINS).check(wanted, of_all=of_all)
+    assert "hush" not in str(caught.value)
+
+
+def test_the_mechanism_of_brokers_is_not_taken_away() -> None:
+    between = {
+        "inter.broker.listener.name": "IN",
+        "sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-256",
+        "listener.name.in.scram-sha-256.sasl.jaas.config": (
+            'org.apache.kafka.common.security.scram.ScramLoginModule required username="b" password="hush";'
+        ),
+    }
+    with pytest.raises(ConfigError, match="sasl.mechanism.inter.broker.protocol=SCRAM-SHA-256 is not possible"):
+        running(WITH_LOGINS | between).check({ENABLED: "SCRAM-SHA-512"}, of_all=False)
+
+
+def test_logins_that_are_not_possible_any_more_are_left_aside_together() -> None:
+    """The broker was started again without that listener."""
+    logins, stores = {ENABLED: "PLAIN", USERS: f'{PLAIN} user_alice="hush";'}, {"listener.name.in.ssl.key.password": "hush"}
+    configs = BrokerConfigs(load_config(settings={"node.id": "7"}))
+    left = configs.follow(image(broker_7={**logins, **stores, "max.connections": "5"})) or ""
+    assert all(name in left for name in (*logins, *stores))
+    assert "hush" not in left
+    assert configs.current.max_connections == 5
+
+
 def test_a_refusal_does_not_show_a_secret() -> None:
     with pytest.raises(ConfigError) as refusal:
         running().check({"ssl.keystore.password": "hush"}, of_all=False)

@@ -13,12 +13,11 @@ import pytest
 
 from lowtide.broker.config.oauth_settings import KeySource, OAuthSettings
 from lowtide.broker.lifecycle import jwt_verifier
-from lowtide.broker.lifecycle.jwt_verifier import KEY_SET_BYTES_MAX, TokenVerifier, oauth_exchange
+from lowtide.broker.lifecycle.jwt_verifier import KEY_SET_BYTES_MAX, TokenVerifier, token_verifier
 from lowtide.broker.security.exchange import Accepted, Refused
 from lowtide.broker.security.jwt_claims import TokenHolder, TokenRules
 from lowtide.runtime.clock import SystemClock
 from lowtide.runtime.https import parse_url
-from lowtide.runtime.tasks import TaskRegistry
 from lowtide.runtime.tls import TlsSettings
 from tests.https_server import answer, https_server
 from tests.issuer import AUDIENCE, ISSUER, Issuer, forgeries, key_set
@@ -153,14 +152,13 @@ async def test_a_listener_that_expects_no_issuer_or_audience_warns(tmp_path: Pat
     """An issuer of many customers signs for all with the same keys."""
     file = tmp_path / "keys.json"
     file.write_bytes(key_set(OLD))
-    tasks = TaskRegistry(lambda _name, _error: None)
     for rules, expected in ((TokenRules(), ["issuer", "audience"]), (TokenRules(audiences=(AUDIENCE,), issuer=ISSUER), [])):
         made, log = verifier(f"file:{file}")
-        base: Any = SimpleNamespace(ports=SimpleNamespace(clock=SystemClock()), log=log, tasks=tasks)
-        begin = await oauth_exchange("OUTSIDE", OAuthSettings(made._settings.keys, rules), base)
+        base: Any = SimpleNamespace(ports=SimpleNamespace(clock=SystemClock()), log=log)
+        verifies = token_verifier("OUTSIDE", OAuthSettings(made.settings.keys, rules), base)
+        await verifies.load()
         lines = [line for line in log.lines if "are not checked" in line]
         assert len(lines) == len(expected[:1])
         assert all(f"sasl.oauthbearer.expected.{name}" in lines[0] for name in expected)
         token = OLD.token(aud=AUDIENCE if not expected else None)
-        assert isinstance(begin().step(f"n,,\x01auth=Bearer {token}\x01\x01".encode()), Accepted)
-    await tasks.cancel_all()
+        assert isinstance(verifies.begin().step(f"n,,\x01auth=Bearer {token}\x01\x01".encode()), Accepted)

@@ -1,0 +1,150 @@
+"""The logins of all listeners with SASL: made at the start, and followed by the configuration while the broker runs.
+
+A change holds for each handshake after it, also for a login again on a connection that is open; a connection on which a client is logged in
+stays. What the configuration leaves as it was stays the same object: its users are not digested, and its keys not fetched again.
+
+Kafka lists these keys as changeable while a broker runs, and refuses a change at a listener that there is. Sources: KIP-226, Kafka's
+`DynamicListenerConfig`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
+
+from lowtide.broker.config.key import ConfigError
+from lowtide.broker.config.sasl_settings import OAUTHBEARER, MechanismSettings, SaslListener
+from lowtide.broker.lifecycle.listener_security import begin_password_login, scram_parts
+from lowtide.broker.network.sasl_connection import SaslSettings
+from lowtide.broker.security.login import Mechanism
+from lowtide.broker.security.plain import MECHANISM as PLAIN
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from lowtide.broker.config.broker_config import BrokerConfig
+    from lowtide.broker.config.oauth_settings import OAuthSettings
+    from lowtide.broker.lifecycle.broker_base import BrokerBase
+    from lowtide.broker.lifecycle.jwt_verifier import TokenVerifier
+    from lowtide.metadata.image import MetadataImage
+
+
+class ListenerLogins:
+    """`load` once, then `follow` each configuration."""
+
+    def __init__(self, base: BrokerBase, image: Callable[[], MetadataImage]) -> None:
+        """`image` is the metadata of now: they have the users of SCRAM."""
+        self.by_listener: dict[str, SaslSettings] = {}
+        self._base = base
+        self._scram = scram_parts(base, image)
+        self._in_force: dict[str, SaslListener] = {}
+        self._loaded: dict[str, TokenVerifier] = {}
+        """Those with keys, for settings of OAUTHBEARER that are to come into force."""
+        self._fetching: dict[str, asyncio.Task[None]] = {}
+
+    async def load(self) -> None:
+        """Make the logins of all listeners, with the keys of tokens. Errors: OSError, a sentence that names the listener."""
+        for name, settings in _settings(self._base.configs.current).items():
+            oauth = _oauth(settings)
+            if oauth is not None:
+                self._loaded[name] = verifier = _verifier(name, oauth, self._base)
+                await verifier.load()
+            self.by_listener[name] = SaslSettings({}, maximum_frame_bytes=settings.receive_bytes_max, delay_ms=settings.failure_delay_ms)
+        self.follow(self._base.configs.current)
+
+    async def prepare(self, config: BrokerConfig, _named: Collection[str]) -> Callable[[], None]:
+        """Check what this configuration wants, and fetch the keys that it needs. The next `follow` uses them.
+
+        Returns what has to be done when it is in force, which is nothing. Errors: ConfigError, a sentence that names the listener.
+        """
+        for name, settings in _settings(config).items():
+            in_force = self._in_force[name]
+            if name == config.inter_broker_listener and config.inter_broker_login is not None and config.inter_broker_login[0] == PLAIN:
+                _check_brokers(name, in_force, settings)
+            oauth = _oauth(settings)
+            if oauth is not None and oauth != _oauth(in_force):
+                self._loaded[name] = await self._with_keys(name, oauth)
+        return _nothing
+
+    def follow(self, config: BrokerConfig) -> None:
+        """Let each handshake from now on find what this configuration says."""
+        for name, settings in _settings(config).items():
+            sasl, before = self.by_listener.get(name), self._in_force.get(name)
+            if sasl is None or settings == before:
+                continue
+            made = {}
+            for each in settings.mechanisms:
+                stays = before is not None and each == before.mechanism(each.name)
+                made[each.name] = sasl.mechanisms[each.name] if stays else self._made(name, each)
+            sasl.use(made)
+            self._in_force[name] = settings
+            if _oauth(settings) is None:
+                self._stop_fetching(name)
+            if before is not None:
+                self._base.log.info("logins at a listener are changed", listener=name, mechanisms=list(made))
+
+    def _made(self, listener_name: str, settings: MechanismSettings) -> Mechanism:
+        if settings.oauth is None:
+            return Mechanism(begin_password_login(settings, self._scram), settings.lifetime_ms)
+        verifier = self._loaded.pop(listener_name, None)
+        if verifier is None or verifier.settings != settings.oauth:  # Not asked for here: the metadata were brought back.
+            verifier = _verifier(listener_name, settings.oauth, self._base)
+        self._stop_fetching(listener_name)
+        self._fetching[listener_name] = self._base.tasks.spawn(verifier.run(), name=f"keys of tokens at {listener_name}")
+        return Mechanism(verifier.begin, settings.lifetime_ms)
+
+    def _stop_fetching(self, listener_name: str) -> None:
+        task = self._fetching.pop(listener_name, None)
+        if task is not None:
+            task.cancel()
+
+    async def _with_keys(self, listener_name: str, settings: OAuthSettings) -> TokenVerifier:
+        """Errors: ConfigError, where there are no keys: every token would be refused."""
+        verifier = _verifier(listener_name, settings, self._base)
+        try:
+            await verifier.load()
+        except OSError as error:
+            raise ConfigError(str(error)) from None
+        if verifier.failure:
+            message = f"the listener {listener_name} has no keys to verify tokens by: {settings.keys.text}: {verifier.failure}"
+            raise ConfigError(message)
+        return verifier
+
+
+def _nothing() -> None:
+    """Nothing is left to be done."""
+
+
+def _settings(config: BrokerConfig) -> dict[str, SaslListener]:
+    return {name: each.sasl for name, each in config.secured_listeners.items() if each.sasl is not None}
+
+
+def _oauth(settings: SaslListener) -> OAuthSettings | None:
+    mechanism = settings.mechanism(OAUTHBEARER)
+    return None if mechanism is None else mechanism.oauth
+
+
+def _verifier(listener_name: str, settings: OAuthSettings, base: BrokerBase) -> TokenVerifier:
+    from lowtide.broker.lifecycle.jwt_verifier import token_verifier  # noqa: PLC0415 - takes long, and few brokers need it
+
+    return token_verifier(listener_name, settings, base)
+
+
+def _check_brokers(listener_name: str, old: SaslListener, new: SaslListener) -> None:
+    """Whether brokers with the old users of PLAIN and those with the new ones can log in to each other, if they can with the old ones.
+
+    Brokers are changed one after the other. Errors: ConfigError.
+    """
+    before, now = old.mechanism(PLAIN), new.mechanism(PLAIN)
+    if before is None or now is None or before.own is None or now.own is None:
+        return
+    if before.users.get(before.own.username) != before.own.password:
+        return
+    steps = "add the new user on all brokers first, then log in as it on all, then take the old user away"
+    for own, users, which in ((before.own, now.users, "the old user of brokers"), (now.own, before.users, "the new user of brokers")):
+        if users.get(own.username) != own.password:
+            message = (
+                f"brokers could not log in to each other at the listener {listener_name} during the change: {which} is not among the "
+                f"{'new' if users is now.users else 'old'} users of PLAIN, or has another password there; {steps}"
+            )
+            raise ConfigError(message)
