@@ -56,7 +56,8 @@ async def adoption_due(
     """
     wish = f"{directories[0]}/{ADOPTION_WISH}"
     noted = prefix + keys.ADOPTION
-    is_new = await store.get(prefix + keys.CLUSTER_ID) is None
+    # A store that is suspended isn't new, a recovery or a restore was cut off there: the session refuses it, and says so.
+    is_new = await store.get(prefix + keys.CLUSTER_ID) is None and await store.get(prefix + keys.SUSPENSION) is None
     if is_new:
         adoption = _wanted(filesystem, directories, metadata_file, wish)
         if adoption is not Adoption.NONE:
