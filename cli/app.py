@@ -48,6 +48,8 @@ ENTRIES: Final = {
     "log-dirs": Entry("log directories of brokers, and how much space partitions take", CLUSTER, "log_dirs"),
     "top": Entry("brokers, disks, topics by rate, deletes that wait and groups by lag, live", CLUSTER, "top"),
     "metadata": Entry("compare the metadata with what log directories know, bring them forward after a restore", FILES, "metadata"),
+    "backup": Entry("write the metadata to one file, also while brokers run, and show what such a file holds", FILES, "backup"),
+    "restore": Entry("put a backup of the metadata into an empty store, with what log directories know besides", FILES, "restore"),
     "dump-log": Entry("say what is in the files of a log, also damaged ones; reads only", FILES, "dump_log"),
     "repair-log-start": Entry("keep what is readable of a damaged journal of log start offsets", FILES),
     "version": Entry("print the version", OTHERS),

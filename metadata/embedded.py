@@ -136,23 +136,49 @@ def read_embedded(path: str, filesystem: FileSystem) -> tuple[list[KeyValue], Re
 
     Errors: AlreadyLockedError, MetadataFileError, OSError.
     """
-    import sqlite3  # noqa: PLC0415 - see `_Database.open`.
-
     if not filesystem.exists(path):
         return [], 0
     lock = filesystem.lock(path + LOCK_SUFFIX)
     try:
-        connection = sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)
+        return read_embedded_in_use(path)
+    finally:
+        lock.release()
+
+
+def read_embedded_in_use(path: str) -> tuple[list[KeyValue], Revision]:
+    """What is in the file, all of it at one revision, also while a broker writes to it, which goes on. Changes nothing.
+
+    Errors: MetadataFileError, also where there is no file.
+    """
+    import sqlite3  # noqa: PLC0415 - see `_Database.open`.
+
+    try:
+        connection = sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_S)
         try:
+            connection.execute("BEGIN")  # Both reads see the same commit.
+            if not _check_format(connection, path):
+                return [], 0  # A file that was made, and that nothing was written to before the process ended.
             (revision,) = connection.execute("SELECT revision FROM state").fetchone()
             rows = connection.execute("SELECT key, value, create_revision, modify_revision, lease FROM keys").fetchall()
         finally:
             connection.close()
     except sqlite3.Error as error:
         raise MetadataFileError(f"metadata file {path}: {error}") from error
-    finally:
-        lock.release()
     return [KeyValue(*row) for row in rows], revision
+
+
+def _check_format(connection: sqlite3.Connection, path: str) -> int:
+    """Returns how many tables there are. Errors: MetadataFileError for a newer format and for other programs' files; those of SQLite."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    if version > FORMAT_VERSION:
+        message = f"metadata file {path} has format {version}; this Lowtide reads up to {FORMAT_VERSION}"
+        raise MetadataFileError(message)
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if tables and application != APPLICATION_ID:
+        message = f"metadata file {path} is a database of some other program"
+        raise MetadataFileError(message)
+    return int(tables)
 
 
 class _SqliteJournal:
@@ -225,15 +251,7 @@ class _Database:
             raise
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        (application,) = connection.execute("PRAGMA application_id").fetchone()
-        if version > FORMAT_VERSION:
-            message = f"metadata file {self._path} has format {version}; this Lowtide reads up to {FORMAT_VERSION}"
-            raise MetadataFileError(message)
-        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        if tables and application != APPLICATION_ID:
-            message = f"metadata file {self._path} is a database of some other program"
-            raise MetadataFileError(message)
+        tables = _check_format(connection, self._path)
         connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")

@@ -23,6 +23,9 @@ ELIGIBLE_LEADERS_LEVEL: Final = 2
 FEATURE_LEVELS_LEVEL: Final = 3
 """The metadata level from which on a broker takes the levels of features from the metadata. Source: KIP-584."""
 
+NEWEST_LEVEL: Final = FEATURE_LEVELS_LEVEL
+"""The newest metadata level: what this version can do."""
+
 NO_LEADER: BrokerId = -1
 """The leader of a partition that no replica can lead now."""
 

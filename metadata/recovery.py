@@ -86,11 +86,14 @@ class RecoveredPartition(msgspec.Struct, frozen=True):
 
 
 class RecoveryPlan(msgspec.Struct, frozen=True):
-    """What is to be in the store, keys without the prefix, and what an operator has to know."""
+    """What is to be in the store, keys without the prefix, and what an operator has to know.
+
+    `source`: of which broker the copy is that it comes from; None for a backup.
+    """
 
     values: Mapping[bytes, bytes]
     history: HistoryRecord
-    source: BrokerId
+    source: BrokerId | None
     revision: Revision
     partitions: tuple[RecoveredPartition, ...]
     topics_back: tuple[str, ...]
@@ -142,7 +145,7 @@ def newest_copy(facts: Sequence[BrokerFacts]) -> tuple[BrokerId, MetadataCopy]:
     if len(set(ids)) < len(ids):
         raise RecoveryError(f"a broker is given twice: {', '.join(map(str, sorted(ids)))}")
     copies = {each.broker_id: each.read_copy() for each in facts}
-    earlier = {_history(copy.rows).previous_id for copy in copies.values()}
+    earlier = {history_of(copy.rows).previous_id for copy in copies.values()}
     newest = {copy.history_id for copy in copies.values()} - earlier
     if len(newest) != 1:
         raise RecoveryError(_differing({broker_id: copy for broker_id, copy in copies.items() if copy.history_id in newest} or copies))
@@ -177,7 +180,7 @@ def _differing(copies: Mapping[BrokerId, MetadataCopy]) -> str:
 def is_needed(facts: Sequence[BrokerFacts], rows: Mapping[bytes, Row], revision: Revision, surplus: int | None) -> str | None:
     """Why the store has to be brought forward; None for one that is as the brokers know it. Errors: RecoveryError."""
     _, copy = newest_copy(facts)
-    history = _history(rows)
+    history = history_of(rows)
     if keys.SUSPENSION in rows:
         return "it is suspended"
     if history.previous_id == copy.history_id and copy.revision <= history.previous_revision:
@@ -190,10 +193,19 @@ def is_needed(facts: Sequence[BrokerFacts], rows: Mapping[bytes, Row], revision:
 
 
 def plan_recovery(
-    facts: Sequence[BrokerFacts], rows: Mapping[bytes, Row], *, without: Collection[BrokerId], history_id: str, raft_surplus: int
+    facts: Sequence[BrokerFacts],
+    rows: Mapping[bytes, Row],
+    *,
+    without: Collection[BrokerId],
+    history_id: str,
+    raft_surplus: int,
+    newest: tuple[BrokerId | None, MetadataCopy] | None = None,
 ) -> RecoveryPlan:
-    """What the store is to hold, which has `rows` now. `without`: brokers that can't be asked any more. Errors: RecoveryError."""
-    source, copy = newest_copy(facts)
+    """What the store is to hold, which has `rows` now. `without`: brokers that can't be asked any more. Errors: RecoveryError.
+
+    `newest` is the copy that counts, and whose it is (None for a backup's), where that isn't the newest of the brokers'.
+    """
+    source, copy = newest_copy(facts) if newest is None else newest
     missing = _known_brokers(copy) - {each.broker_id for each in facts} - set(without)
     if missing:
         names = ", ".join(map(str, sorted(missing)))
@@ -313,7 +325,8 @@ def _registration(rows: Mapping[bytes, Row], broker_id: BrokerId) -> Registratio
     return RegistrationRecord() if row is None else decode(row[0], row[1], RegistrationRecord)
 
 
-def _history(rows: Mapping[bytes, Row]) -> HistoryRecord:
+def history_of(rows: Mapping[bytes, Row]) -> HistoryRecord:
+    """The history of a store, or of a copy, with these keys; one without an id where it has none."""
     row = rows.get(keys.HISTORY)
     return HistoryRecord() if row is None else decode(row[0], row[1], HistoryRecord)
 

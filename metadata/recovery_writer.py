@@ -8,7 +8,7 @@ a whole.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from lowtide.metadata import keys
 from lowtide.metadata.changes import STEP_PARTITIONS
@@ -33,6 +33,17 @@ _LOOK_S: Final = 0.5
 _NO_BROKER: Final = -1
 
 
+class Beginning(NamedTuple):
+    """With which reason the store is suspended first, and what must be so then: comparisons of keys without the prefix."""
+
+    reason: str
+    compares: tuple[Compare, ...] = ()
+
+
+RECOVERY: Final = Beginning("a recovery is under way, or was cut off")
+"""A recovery begins on any store, also on one that is suspended."""
+
+
 async def read_rows(store: MetadataStore, prefix: bytes) -> tuple[dict[bytes, Row], Revision]:
     """All that the store has but what lives with a lease, without the prefix. Errors: UnavailableError."""
     pairs, revision = await store.range(prefix)
@@ -53,10 +64,13 @@ async def until_nobody_is_registered(store: MetadataStore, prefix: bytes, limit_
         raise RecoveryError(f"broker {', '.join(alive)} is running: stop all brokers first") from None
 
 
-async def bring_forward(store: MetadataStore, prefix: bytes, plan: RecoveryPlan) -> None:
+async def bring_forward(store: MetadataStore, prefix: bytes, plan: RecoveryPlan, beginning: Beginning = RECOVERY) -> None:
     """Write the plan. Errors: RecoveryError when another recovery is under way; those of the store: it can be repeated then."""
-    suspension = Put(prefix + keys.SUSPENSION, encode(SuspensionRecord("a recovery is under way, or was cut off", _NO_BROKER)))
-    begun = await store.transact([], [suspension])
+    suspension = Put(prefix + keys.SUSPENSION, encode(SuspensionRecord(beginning.reason, _NO_BROKER)))
+    compares = [Compare(prefix + each.key, each.field, each.operator, each.argument) for each in beginning.compares]
+    begun = await store.transact(compares, [suspension])
+    if not begun.succeeded:
+        raise RecoveryError("something else began to use the metadata store meanwhile: nothing was done")
     mine = Compare(suspension.key, "modify", "==", begun.revision)
     rows, _ = await read_rows(store, prefix)
     kept = {keys.SUSPENSION, keys.HISTORY}

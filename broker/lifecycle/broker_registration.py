@@ -17,7 +17,7 @@ from lowtide.broker.lifecycle.ports import Ports
 from lowtide.metadata.changes import ChangePlan
 from lowtide.metadata.image import MetadataImage
 from lowtide.metadata.lease_keeper import keeper_times
-from lowtide.metadata.records import FEATURE_LEVELS_LEVEL, Listener
+from lowtide.metadata.records import NEWEST_LEVEL, Listener
 from lowtide.metadata.registration import BrokerRegistration
 from lowtide.metadata.session import MetadataSession, SessionPorts, SessionSettings
 from lowtide.metadata.store import MetadataStore
@@ -78,7 +78,7 @@ async def warn_without_raft_log(store: MetadataStore, place: str, log: Any) -> N
 
 def registration_of(config: BrokerConfig, advertised: tuple[Listener, ...]) -> BrokerRegistration:
     """What the broker tells of itself; `advertised` are its listeners with the ports that were bound."""
-    level = FEATURE_LEVELS_LEVEL if config.reports_log_starts else 0
+    level = NEWEST_LEVEL if config.reports_log_starts else 0
     return BrokerRegistration(advertised, config.broker_rack, config.inter_broker_listener, level)
 
 
