@@ -29,6 +29,11 @@ class Client(Protocol):
     write_grants: Any
     """What the connection was found to be allowed to write to; None while that isn't known (`guards/producing`)."""
 
+    @property
+    def closed(self) -> bool:
+        """Whether the connection has ended."""
+        ...
+
     def mute(self, for_ms: int) -> None:
         """Execute no further request for so long: the client is above its quota. What is answered is sent."""
         ...

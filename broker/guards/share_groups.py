@@ -46,6 +46,17 @@ def for_brokers(refused: Callable[[Any, ErrorCode], Any]) -> Guard:
     return guard
 
 
+def for_members(failed: Callable[[ErrorCode], Any]) -> Guard:
+    """READ on the group; the handler asks for READ on each topic. `failed` makes the answer to a request that is refused."""
+
+    def guard(request: Any, asker: Asker) -> Verdict:
+        if asker.may(Operation.READ, group(request.group_id or "")):
+            return Verdict(request)
+        return Verdict(answer=failed(ErrorCode.GROUP_AUTHORIZATION_FAILED))
+
+    return guard
+
+
 def share_group_heartbeat(request: ShareGroupHeartbeatRequest, asker: Asker) -> Verdict:
     """READ on the group, DESCRIBE on each topic that is named."""
     if not asker.may(Operation.READ, group(request.group_id)):

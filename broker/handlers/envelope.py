@@ -46,6 +46,11 @@ class DistantClient:
         self.software = by.software
         self._by = by
 
+    @property
+    def closed(self) -> bool:
+        """Whether the connection of the other broker has ended."""
+        return self._by.closed
+
     def mute(self, for_ms: int) -> None:
         """The other broker does that: the answer says for how long."""
 

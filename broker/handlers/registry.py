@@ -14,7 +14,6 @@ from lowtide.broker.administration.spread import Spread
 from lowtide.broker.administration.topic_administrator import TopicAdministrator
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
-from lowtide.broker.coordinator.share.share_coordinator import ShareCoordinator
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
 from lowtide.broker.guards.audited_requests import audited
 from lowtide.broker.guards.table import behind_guards
@@ -90,6 +89,7 @@ from lowtide.broker.handlers import (
     update_features,
     write_txn_markers,
 )
+from lowtide.broker.handlers.share.registry import ShareParts
 from lowtide.broker.network.routes import HandlerSpec, Route, VersionRange
 from lowtide.broker.observation.observed import Observed
 from lowtide.broker.retention.explained import Explanations
@@ -98,11 +98,11 @@ from lowtide.protocol.api_keys import ApiKey
 
 
 class Coordinators(NamedTuple):
-    """The coordinators of a broker; None where share groups aren't served."""
+    """The coordinators of a broker, and what else serves share groups; None where these aren't served."""
 
     groups: GroupCoordinator
     transactions: TransactionCoordinator
-    shares: ShareCoordinator | None = None
+    shares: ShareParts | None = None
 
 
 def handlers(
@@ -147,7 +147,7 @@ def handlers(
         forwarded(elect_leaders.handler(partitions), elect_leaders.refused),
         end_txn.handler(transactions),
         fetch.handler(broker),
-        find_coordinator.handler(groups, transactions, None if shares is None else shares.topic),
+        find_coordinator.handler(groups, transactions, None if shares is None else shares.coordinator.topic),
         get_telemetry_subscriptions.handler(broker),
         heartbeat.handler(groups),
         incremental_alter_configs.handler(configs),

@@ -25,7 +25,7 @@ from lowtide.broker.coordinator.share.share_coordinator import ShareCoordinator
 from lowtide.broker.coordinator.share.share_persister import SharePersister
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
 from lowtide.broker.handlers.registry import Coordinators, handlers, handlers_of_ours
-from lowtide.broker.handlers.share.registry import share_handlers
+from lowtide.broker.handlers.share.registry import ShareParts, share_handlers
 from lowtide.broker.http.readiness import Stage
 from lowtide.broker.lifecycle.auditing import make_audit
 from lowtide.broker.lifecycle.authorization import make_authorizer
@@ -48,6 +48,8 @@ from lowtide.broker.observation.history import LogHistory
 from lowtide.broker.observation.observed import Observed
 from lowtide.broker.partitions.batch_lane import BatchLane
 from lowtide.broker.partitions.fetch_session import FetchSessionCache
+from lowtide.broker.partitions.share.share_partitions import SharePartitions
+from lowtide.broker.partitions.share.share_rules import ShareRules, share_rules
 from lowtide.broker.quotas.client_quotas import ClientQuotas
 from lowtide.broker.quotas.creation_rates import CreationRates, creation_rates
 from lowtide.broker.quotas.metered_handlers import Meter
@@ -108,15 +110,13 @@ class Serving:
         meter = Meter(self._quotas, ports.clock, session, lambda: base.configs.current.num_partitions)
         administrator = TopicAdministrator(context, Forwarder(session, peers), meter.change_partitions)
         is_alone = self.partitions.fence is None
-        shares, persister = None, None
-        if share_groups_enabled(config.values):
-            shares = ShareCoordinator(context, administrator, ports.loop, is_alone=is_alone)
-            persister = SharePersister(shares, peers)
+        shares = self._share_parts(context, administrator, peers) if share_groups_enabled(config.values) else None
+        persister = None if shares is None else shares.persister
         groups = GroupCoordinator(context, administrator, ports.loop, is_alone=is_alone, persister=persister)
         self._dispatcher = dispatcher = Dispatcher(spawn=base.tasks.spawn, maximum_versions=config.max_versions, metered=meter.metered)
         transactions = TransactionCoordinator(context, administrator, peers, groups, ports.loop, is_alone=is_alone)
-        if shares is not None and persister is not None:
-            dispatcher.register(share_handlers(context, groups, shares, persister))
+        if shares is not None:
+            dispatcher.register(share_handlers(context, groups, shares))
         self.coordinators = Coordinators(groups, transactions, shares)
         configs = ConfigAdministrator(context, (self._certificates, self._logins))
         dispatcher.register(handlers(context, administrator, configs, self.coordinators, dispatcher.advertised))
@@ -167,6 +167,28 @@ class Serving:
             audit=self._audit,
         )
 
+    def _share_parts(self, context: BrokerContext, administrator: TopicAdministrator, peers: PeerClients) -> ShareParts:
+        ports, configs = self._base.ports, self._base.configs
+        coordinator = ShareCoordinator(context, administrator, ports.loop, is_alone=self.partitions.fence is None)
+        persister = SharePersister(coordinator, peers)
+
+        def rules_of(group_id: str) -> ShareRules:
+            own = context.metadata.image.group_configs.get(group_id)
+            return share_rules(configs.current.values, {} if own is None else own.configs)
+
+        partitions = SharePartitions(
+            replicas=self.replicas,
+            keeper=persister,
+            rules_of=rules_of,
+            sessions_max=lambda: number(configs.current.values["group.share.max.share.sessions"]),
+            batch_lane=context.batch_lane,
+            clock=ports.clock,
+            loop=ports.loop,
+            spawn=self._base.tasks.spawn,
+            log=self._base.log,
+        )
+        return ShareParts(coordinator, persister, partitions)
+
     def _cleaner(self, context: BrokerContext) -> Cleaner | None:
         """None where there are no worker processes."""
         ports = self._base.ports
@@ -200,7 +222,7 @@ class Serving:
             lambda: parts.health.on_tick(ports.clock.monotonic_ms()),
             self.coordinators.groups.on_tick,
             self.coordinators.transactions.on_tick,
-            *(() if self.coordinators.shares is None else (self.coordinators.shares.on_tick,)),
+            *(() if self.coordinators.shares is None else self.coordinators.shares.ticks),
             self._audit.on_tick,
             self.observed.history.on_tick,
             DiskSpace(log_manager.directories, ports.clock, ports.loop, base.log).on_tick,
@@ -250,7 +272,7 @@ class Serving:
         self.coordinators.groups.on_image(delta)
         self.coordinators.transactions.on_image(old, new, delta)
         if self.coordinators.shares is not None:
-            self.coordinators.shares.on_image(delta)
+            self.coordinators.shares.coordinator.on_image(delta)
 
     def on_configs(self) -> None:
         """The configuration in force is another."""

@@ -54,8 +54,9 @@ class Admitted(Protocol):
     listener_name: str
     connected_ms: int
     """Above `last_active_ms` until something is received."""
-    closed: bool
 
+    @property
+    def closed(self) -> bool: ...
     @property
     def last_active_ms(self) -> int: ...
     @property

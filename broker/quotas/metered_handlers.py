@@ -6,7 +6,7 @@ A client above its quota gets its answer at once, with the time that it is asked
 | quota | counts | of |
 |---|---|---|
 | `producer_byte_rate` | record batches as they came | Produce |
-| `consumer_byte_rate` | record batches as they are sent | Fetch by consumers |
+| `consumer_byte_rate` | record batches as they are sent | Fetch by consumers, ShareFetch |
 | `controller_mutation_rate` | partitions | CreateTopics, CreatePartitions, DeleteTopics: `mutation_quota`; a topic that Metadata creates |
 | `request_percentage` | time of the event loop that handlers take, in percent | all but what brokers ask each other |
 
@@ -36,6 +36,7 @@ from lowtide.metadata.session import MetadataSession
 from lowtide.protocol.api_keys import FIRST_OF_OURS, ApiKey
 from lowtide.protocol.messages.fetch import FetchRequest, FetchResponse
 from lowtide.protocol.messages.produce import ProduceRequest
+from lowtide.protocol.messages.share_fetch import ShareFetchResponse
 from lowtide.runtime.clock import Clock
 
 ANSWER_S: Final = 10
@@ -125,7 +126,7 @@ class Meter:
         """What a Produce brings, in bytes. Bounds what a consumer's Fetch may have at once."""
         if key == ApiKey.PRODUCE:
             return produced_bytes(request)
-        if key == ApiKey.FETCH:
+        if key in (ApiKey.FETCH, ApiKey.SHARE_FETCH):
             limit = self._quotas.limit(CONSUMER_BYTE_RATE, context.principal.name, context.client_id or "")
             if limit is not None:
                 request.max_bytes = min(request.max_bytes, int(limit * ANSWER_S))
@@ -139,6 +140,8 @@ class Meter:
         elif isinstance(answer, FetchResponse | JoinedAnswer):
             fetched = answer.records_bytes if isinstance(answer, JoinedAnswer) else fetched_bytes(answer)
             throttle_ms = max(throttle_ms, self._use(CONSUMER_BYTE_RATE, context, fetched))
+        elif isinstance(answer, ShareFetchResponse):
+            throttle_ms = max(throttle_ms, self._use(CONSUMER_BYTE_RATE, context, share_fetched_bytes(answer)))
         if throttle_ms == 0:
             return answer
         context.connection.mute(throttle_ms)
@@ -166,3 +169,8 @@ def produced_bytes(request: ProduceRequest) -> int:
 def fetched_bytes(response: FetchResponse) -> int:
     """The record batches of an answer."""
     return sum(len(row.records) for topic in response.responses for row in topic.partitions if row.records is not None)
+
+
+def share_fetched_bytes(answer: ShareFetchResponse) -> int:
+    """The bytes of the record batches in an answer to a member of a share group."""
+    return sum(len(row.records) for topic in answer.responses for row in topic.partitions)

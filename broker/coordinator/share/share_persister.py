@@ -1,4 +1,4 @@
-"""What group coordinators ask share coordinators: that states of share partitions begin, and that they end.
+"""What group coordinators and leaders of partitions ask share coordinators: states begin, end, are read and written.
 
 Each share partition has its coordinator, here or elsewhere. Questions for one broker go out together.
 
@@ -13,6 +13,8 @@ from typing import Any, Final
 from lowtide.broker.coordinator.share.share_coordinator import ShareCoordinator, coordinator_key
 from lowtide.broker.coordinator.share.share_states import ShareStates
 from lowtide.broker.network.peer_client import PeerClients, PeerError
+from lowtide.broker.partitions.share.share_runs import RecordState
+from lowtide.broker.partitions.share.share_values import StateBatch, StateWrite, StoredState
 from lowtide.broker.pending import Pending, answer_of
 from lowtide.metadata.broker_image import BrokerImage
 from lowtide.protocol.api_keys import DECLARED, ApiKey
@@ -23,14 +25,22 @@ from lowtide.protocol.messages.initialize_share_group_state import (
     InitializeStatePartition,
     InitializeStateTopic,
 )
+from lowtide.protocol.messages.read_share_group_state import (
+    ReadShareGroupStateRequest,
+    ReadStatePartition,
+    ReadStatePartitionResult,
+    ReadStateTopic,
+    ShareStateBatch,
+)
 from lowtide.protocol.messages.read_share_group_state_summary import (
     ReadShareGroupStateSummaryRequest,
     SummaryStatePartition,
     SummaryStatePartitionResult,
     SummaryStateTopic,
 )
+from lowtide.protocol.messages.write_share_group_state import WriteShareGroupStateRequest, WriteStatePartition, WriteStateTopic
 from lowtide.protocol.share_state_records import SharePlace
-from lowtide.protocol.types import Offset, TopicId
+from lowtide.protocol.types import LeaderEpoch, Offset, TopicId
 
 STATES_PURPOSE: Final = "share states"
 """Of connections to share coordinators."""
@@ -98,6 +108,55 @@ class SharePersister:
             for place, answer in answers.items()
         }
 
+    async def read(self, place: SharePlace, leader_epoch: LeaderEpoch) -> StoredState | ErrorCode:
+        """What is stored of a share partition, for its leader of this epoch, which fences those before with it.
+
+        Errors: those of ReadShareGroupState, NETWORK_EXCEPTION, NOT_COORDINATOR for an answer that makes no sense.
+        """
+
+        def request(_places: Iterable[SharePlace]) -> ReadShareGroupStateRequest:
+            return ReadShareGroupStateRequest(
+                group_id=place.group_id, topics=[ReadStateTopic(topic_id=place.topic_id, partitions=[row(place)])]
+            )
+
+        def row(of: SharePlace) -> ReadStatePartition:
+            return ReadStatePartition(partition=of.partition, leader_epoch=leader_epoch)
+
+        answers = await self._ask_all([place], ApiKey.READ_SHARE_GROUP_STATE, request, (ShareStates.read, row))
+        answer: ReadStatePartitionResult | ErrorCode = answers[place]
+        if isinstance(answer, ErrorCode):
+            return answer
+        return _stored(answer) if answer.error_code == ErrorCode.NONE else ErrorCode(answer.error_code)
+
+    async def write(self, place: SharePlace, leader_epoch: LeaderEpoch, state_epoch: int, write: StateWrite) -> ErrorCode:
+        """Store what has changed in a share partition. Stored again it changes nothing.
+
+        Errors: those of WriteShareGroupState, NETWORK_EXCEPTION, after which it may be stored or not.
+        """
+        partition = WriteStatePartition(
+            partition=place.partition,
+            state_epoch=state_epoch,
+            leader_epoch=leader_epoch,
+            start_offset=write.start_offset,
+            delivery_complete_count=write.complete_count,
+            state_batches=[
+                ShareStateBatch(
+                    first_offset=each.first_offset,
+                    last_offset=each.last_offset,
+                    delivery_state=each.state,
+                    delivery_count=each.delivery_count,
+                )
+                for each in write.batches
+            ],
+        )
+
+        def request(_places: Iterable[SharePlace]) -> WriteShareGroupStateRequest:
+            topics = [WriteStateTopic(topic_id=place.topic_id, partitions=[partition])]
+            return WriteShareGroupStateRequest(group_id=place.group_id, topics=topics)
+
+        answers = await self._ask([place], ApiKey.WRITE_SHARE_GROUP_STATE, request, (ShareStates.write, lambda _place: partition))
+        return answers[place]
+
     async def _ask(
         self,
         places: Iterable[SharePlace],
@@ -153,3 +212,15 @@ class SharePersister:
         group_id = request.group_id
         found = {SharePlace(group_id, topic.topic_id, row.partition): row for topic in answer.results for row in topic.partitions}
         return {place: found.get(place, ErrorCode.NETWORK_EXCEPTION) for place in places}
+
+
+def _stored(row: ReadStatePartitionResult) -> StoredState | ErrorCode:
+    """The state that an answer has."""
+    try:
+        batches = tuple(
+            StateBatch(each.first_offset, each.last_offset, RecordState(each.delivery_state), each.delivery_count)
+            for each in row.state_batches
+        )
+    except ValueError:  # A state of a later version.
+        return ErrorCode.NOT_COORDINATOR
+    return StoredState(state_epoch=row.state_epoch, start_offset=row.start_offset, batches=batches)

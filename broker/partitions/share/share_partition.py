@@ -54,13 +54,14 @@ class SharePartition:
     def __init__(self, stored: StoredState, start_offset: Offset, limits: ShareLimits) -> None:
         """Begin with what is stored; `start_offset` is where a group begins of which none is, or the log start where that is higher.
 
-        What lies between stored batches was not acknowledged before: it is available. Errors: ValueError for batches out of order.
+        What lies between stored batches was not acknowledged before: it is available. A start that was chosen now goes out with the first
+        write, so that no later leader chooses another one. Errors: ValueError for batches out of order.
         """
         self.state_epoch = stored.state_epoch
         self.limits = limits
         self._number = 0
         self._under_way = False
-        self._start_is_unwritten = False
+        self._start_is_unwritten = stored.start_offset < 0
         """Whether the start has passed what was to go out with the next write: the start says it then."""
         self._runs = Runs(stored.start_offset if stored.start_offset >= 0 else start_offset)
         for batch in stored.batches:
@@ -71,6 +72,10 @@ class SharePartition:
             self._runs.append(batch.last_offset, state, batch.delivery_count)
         self._runs.drop_below(start_offset)
         self._settle()
+
+    def follow(self, limits: ShareLimits) -> None:
+        """The configuration may be another. It counts for what is acquired from now on."""
+        self.limits = limits
 
     # ------------------------------------------------------------------ looking
     @property

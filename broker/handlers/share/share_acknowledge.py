@@ -1,0 +1,96 @@
+"""ShareAcknowledge: v1-v2.
+
+Behaviour: a member tells, within its share session, what became of records that it has acquired from partitions that are led here. A row is
+answered when the share coordinator has stored that. The final epoch closes the session: what the member still has is available again.
+Of a partition that is named twice the last row counts.
+
+Version notes: v2 may ask for more time (IsRenewAck), and tells how much there is (KIP-1222).
+
+Errors: GROUP_AUTHORIZATION_FAILED, INVALID_REQUEST, SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH; of partitions INVALID_REQUEST,
+INVALID_RECORD_STATE, TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER,
+COORDINATOR_NOT_AVAILABLE.
+
+KIPs: 932, 951, 1222.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lowtide.broker.handlers.share.share_access import JoinedParts, ShareAccess, by_topic, session_key
+from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.request_context import RequestContext
+from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.share_acknowledge import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    ShareAcknowledgedPartition,
+    ShareAcknowledgedTopic,
+    ShareAcknowledgeRequest,
+    ShareAcknowledgeResponse,
+)
+from lowtide.protocol.share_state_records import SharePlace
+
+
+def handler(access: ShareAccess) -> HandlerSpec:
+    """The handler over the share partitions of a broker."""
+    shares = access.shares
+
+    def handle(request: ShareAcknowledgeRequest, context: RequestContext) -> Any:
+        key = session_key(request.group_id, request.member_id)
+        if isinstance(key, ErrorCode):
+            return failed(key)
+        rules = shares.rules_of(key.group_id)
+        if request.is_renew_ack and not rules.renews:
+            return failed(ErrorCode.INVALID_REQUEST)
+        if request.share_session_epoch == INITIAL_EPOCH:
+            return failed(ErrorCode.INVALID_SHARE_SESSION_EPOCH)
+        session = shares.sessions.go_on(key, request.share_session_epoch)
+        if isinstance(session, ErrorCode):
+            return failed(session)
+        wanted = {
+            SharePlace(key.group_id, row.topic_id, each.partition_index): each.acknowledgement_batches
+            for row in request.topics
+            for each in row.partitions
+        }
+        outcome: dict[SharePlace, ErrorCode] = {}
+
+        def respond() -> ShareAcknowledgeResponse:
+            leaders = {place: access.leader_of(place, error) for place, error in outcome.items()}
+            topics = [
+                ShareAcknowledgedTopic(
+                    topic_id=topic_id,
+                    partitions=[
+                        ShareAcknowledgedPartition(
+                            partition_index=place.partition, error_code=outcome[place], current_leader=leaders[place]
+                        )
+                        for place in places
+                    ],
+                )
+                for topic_id, places in by_topic(wanted).items()
+            ]
+            return ShareAcknowledgeResponse(
+                acquisition_lock_timeout_ms=rules.limits.lock_duration_ms,
+                responses=topics,
+                node_endpoints=access.endpoints(leaders.values(), context),
+            )
+
+        joined = JoinedParts(respond)
+        joined.expect(len(wanted))
+
+        def note(place: SharePlace, error: ErrorCode) -> None:
+            outcome[place] = error
+            joined.arrived()
+
+        access.acknowledge(key, wanted, context, note, renews=request.is_renew_ack)
+        if request.share_session_epoch == FINAL_EPOCH:
+            shares.end_session(key)
+        return joined.answer()
+
+    return HandlerSpec(key=ApiKey.SHARE_ACKNOWLEDGE, handle=handle)
+
+
+def failed(error: ErrorCode) -> ShareAcknowledgeResponse:
+    """The answer to a request that is refused as a whole."""
+    return ShareAcknowledgeResponse(error_code=error)

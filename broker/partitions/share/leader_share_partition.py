@@ -1,0 +1,295 @@
+"""A share partition at the leader of its partition: its state is read, its writes go out one at a time, and its locks time out.
+
+    loading ── the share coordinator has answered ──> served ── leadership, topic or state has moved on ──> ended
+
+While it loads, fetches wait. Once it has ended it stays so: a fetch that comes after that begins another one, which reads
+what is stored. Acknowledgements that are not answered by then are refused; their records are delivered again.
+
+Guards: nothing is given out or acknowledged under another leader epoch than that under which the state was read; an acknowledgement is
+answered when the share coordinator has stored it.
+
+Source: KIP-932; Kafka's `SharePartition`, `SharePartitionManager`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import msgspec
+
+from lowtide.broker.partitions.share.share_partition import NOTHING_TO_WRITE, SharePartition
+from lowtide.broker.partitions.share.share_rules import ShareRules
+from lowtide.broker.pending import Spawn
+from lowtide.protocol.errors import ErrorCode
+from lowtide.replication.partition import PartitionChange
+
+if TYPE_CHECKING:
+    from lowtide.broker.partitions.share.share_reading import ShareRead
+    from lowtide.broker.partitions.share.share_values import AcknowledgedRange, StateWrite, StoredState
+    from lowtide.protocol.share_state_records import SharePlace
+    from lowtide.protocol.types import LeaderEpoch, Offset
+    from lowtide.replication.partition import Partition
+    from lowtide.runtime.clock import Clock
+
+RETRY_MS: Final = (50, 100, 200, 400, 800, 1_000)
+"""How long a question to the share coordinator rests when it can't be answered now; the last one is repeated."""
+
+WRITES_MAX: Final = 12
+"""So often a write is tried, for some ten seconds: as long as another share coordinator takes to be elected and to load."""
+
+_FENCED: Final = {
+    ErrorCode.FENCED_LEADER_EPOCH: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.FENCED_STATE_EPOCH: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.INVALID_REQUEST: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.GROUP_ID_NOT_FOUND: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+}
+"""Errors of a share coordinator after which this broker has to begin again, and what members get for them. Any other one may pass."""
+
+Answer = Callable[[ErrorCode], None]
+
+
+class StateKeeper(Protocol):
+    """Who has the state stored."""
+
+    async def read(self, place: SharePlace, leader_epoch: LeaderEpoch) -> StoredState | ErrorCode:
+        """What is stored."""
+        ...
+
+    async def write(self, place: SharePlace, leader_epoch: LeaderEpoch, state_epoch: int, write: StateWrite) -> ErrorCode:
+        """Store what has changed. It may be tried again."""
+        ...
+
+
+class Waiter(Protocol):
+    """A fetch that waits for what a share partition has."""
+
+    def look(self, share: LeaderSharePartition) -> None:
+        """There may be something now."""
+        ...
+
+
+class SharePorts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a share partition needs of its broker."""
+
+    keeper: StateKeeper
+    rules_of: Callable[[str], ShareRules]
+    """What is in force for a group now."""
+    leads: Callable[[Partition], bool]
+    """Whether this broker may act as the leader of a partition that it has."""
+    begin_offset: Callable[[Partition, ShareRules], Any]
+    """Awaited: where a group begins that has no start."""
+    is_named: Callable[[SharePlace], bool]
+    """Whether it is in any share session."""
+    on_ended: Callable[[LeaderSharePartition], None]
+    clock: Clock
+    loop: asyncio.AbstractEventLoop
+    spawn: Spawn
+    log: Any
+
+
+class LeaderSharePartition:
+    """One share partition, from its first fetch under a leader epoch on."""
+
+    __slots__ = ("_answers", "_ports", "_timer", "_timer_ms", "_waiting", "error", "leader_epoch", "partition", "place", "state")
+
+    def __init__(self, place: SharePlace, partition: Partition, ports: SharePorts) -> None:
+        """Begin to load it. This broker leads the partition."""
+        self.place = place
+        self.partition = partition
+        self.leader_epoch = partition.leader_epoch
+        self.state: SharePartition | None = None
+        """None while it loads."""
+        self.error = ErrorCode.NONE
+        """Why it has ended."""
+        self._ports = ports
+        self._waiting: dict[Waiter, None] = {}
+        self._answers: list[tuple[int, Answer]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+        partition.watchers[self] = None
+        ports.spawn(self._load(), name="load share partition")
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is of no use any more."""
+        return self.error != ErrorCode.NONE
+
+    @property
+    def rules(self) -> ShareRules:
+        """What is in force for its group now."""
+        return self._ports.rules_of(self.place.group_id)
+
+    # ------------------------------------------------------------------ members
+    def read(self, visit: Callable[[SharePartition, int], ShareRead]) -> ShareRead:
+        """Have a visit read and acquire, and see to what follows: locks that time out, archived records that are stored."""
+        assert self.state is not None, "it is loaded"
+        self.state.follow(self.rules.limits)
+        outcome = visit(self.state, self._ports.clock.monotonic_ms())
+        self.go_on()
+        return outcome
+
+    def acknowledge(self, member_id: str, ranges: Sequence[AcknowledgedRange], answer: Answer) -> None:
+        """Take note of acknowledgements; `answer` gets the outcome once, at once where it is known.
+
+        Errors: those of `SharePartition.acknowledge`, of a share coordinator that can't store them, NOT_LEADER_OR_FOLLOWER.
+        """
+        if self.state is None or self.has_ended:
+            answer(self.error if self.has_ended else ErrorCode.INVALID_RECORD_STATE)
+            return
+        number = self.state.acknowledge(member_id, ranges, self._ports.clock.monotonic_ms())
+        if isinstance(number, ErrorCode):
+            answer(number)
+        elif number == NOTHING_TO_WRITE:
+            answer(ErrorCode.NONE)
+        else:
+            self._answers.append((number, answer))
+        self.go_on()
+
+    def release(self, member_id: str) -> None:
+        """A member's session has ended: what it still has is available again."""
+        if self.state is not None and self.state.release(member_id):
+            self.go_on()
+            self._wake()
+        self.leave_if_idle()
+
+    def leave_if_idle(self) -> None:
+        """End it where no session has it and nothing of it would be lost."""
+        if not self.has_ended and not self._ports.is_named(self.place) and (self.state is None or self.state.is_idle):
+            self.end(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    # ------------------------------------------------------------------ waiting
+    def watch(self, waiter: Waiter) -> None:
+        """Tell a fetch when there may be something."""
+        self._waiting[waiter] = None
+
+    def unwatch(self, waiter: Waiter) -> None:
+        """The fetch doesn't wait any more."""
+        self._waiting.pop(waiter, None)
+
+    def _wake(self) -> None:
+        for waiter in list(self._waiting):
+            waiter.look(self)
+
+    def on_partition_changed(self, change: PartitionChange) -> None:
+        """See `PartitionWatcher`."""
+        if change is PartitionChange.HIGH_WATERMARK:
+            self._wake()
+        elif change is PartitionChange.ROLE:
+            self.check()
+        elif change is PartitionChange.LOG_START and self.state is not None:
+            self.state.move_start(self.partition.log.log_start_offset)
+            self.go_on()
+            self._wake()
+
+    def check(self) -> None:
+        """End it where this broker doesn't lead the partition any more, or in another leader epoch."""
+        if not (self._ports.leads(self.partition) and self.partition.leader_epoch == self.leader_epoch):
+            self.end(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def end(self, error: ErrorCode) -> None:
+        """It is of no use any more: members get this error. May be called twice."""
+        if self.has_ended:
+            return
+        self.error = error
+        self.partition.watchers.pop(self, None)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._ports.on_ended(self)
+        answers, self._answers = self._answers, []
+        for _number, answer in answers:
+            answer(error)
+        self._wake()
+        self._waiting.clear()
+
+    # ------------------------------------------------------------------ the share coordinator
+    async def _load(self) -> None:
+        stored: StoredState | ErrorCode = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        tries = 0
+        while not self.has_ended:
+            stored = await self._ports.keeper.read(self.place, self.leader_epoch)
+            if not isinstance(stored, ErrorCode) or stored in _FENCED:
+                break
+            await asyncio.sleep(RETRY_MS[min(tries, len(RETRY_MS) - 1)] / 1000)
+            tries += 1
+            self.leave_if_idle()
+        if self.has_ended:
+            return
+        if isinstance(stored, ErrorCode):
+            self._ports.log.info("a share partition can't be loaded", partition=str(self.place), error=stored.name)
+            self.end(_FENCED[stored])
+            return
+        await self._begin(stored)
+
+    async def _begin(self, stored: StoredState) -> None:
+        rules, log = self.rules, self.partition.log
+        offset: Offset = log.log_start_offset
+        if stored.start_offset < 0:
+            found = await self._ports.begin_offset(self.partition, rules)
+            offset = max(found, log.log_start_offset)
+        if self.has_ended:
+            return
+        try:
+            self.state = SharePartition(stored, offset, rules.limits)
+        except ValueError as error:
+            self._ports.log.error("the state of a share partition makes no sense", partition=str(self.place), reason=str(error))
+            self.end(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            return
+        self.go_on()
+        self._wake()
+
+    def go_on(self) -> None:
+        """Write what waits for it, and be there when the next lock times out."""
+        if self.state is None or self.has_ended:
+            return
+        write = self.state.take_write()
+        if write is not None:
+            self._ports.spawn(self._write(self.state, write), name="write share partition")
+        self._set_timer(self.state.next_deadline_ms)
+
+    async def _write(self, state: SharePartition, write: StateWrite) -> None:
+        error = ErrorCode.NONE
+        for tries in range(WRITES_MAX):
+            if self.has_ended:
+                return
+            error = await self._ports.keeper.write(self.place, self.leader_epoch, state.state_epoch, write)
+            if error == ErrorCode.NONE or error in _FENCED:
+                break
+            await asyncio.sleep(RETRY_MS[min(tries, len(RETRY_MS) - 1)] / 1000)
+        if self.has_ended:
+            return
+        state.complete_write(is_stored=error == ErrorCode.NONE)
+        if error in _FENCED:
+            self._ports.log.info("a share partition is fenced", partition=str(self.place), error=error.name)
+            self.end(_FENCED[error])
+            return
+        done = [answer for number, answer in self._answers if number <= write.number]
+        self._answers = [each for each in self._answers if each[0] > write.number]
+        for answer in done:
+            answer(error)
+        self.go_on()
+        self._wake()
+        self.leave_if_idle()
+
+    # ------------------------------------------------------------------ time
+    def _set_timer(self, deadline_ms: int | None) -> None:
+        """Have one timer, for the earliest deadline; a later one is left standing."""
+        if deadline_ms is None or (self._timer is not None and self._timer_ms <= deadline_ms):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ms = deadline_ms
+        delay_ms = max(deadline_ms - self._ports.clock.monotonic_ms(), 0)
+        self._timer = self._ports.loop.call_later(delay_ms / 1000, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        if self.state is None or self.has_ended:
+            return
+        expired = self.state.expire(self._ports.clock.monotonic_ms())
+        self.go_on()
+        if expired:
+            self._wake()
+        self.leave_if_idle()

@@ -1,0 +1,150 @@
+"""The share partitions of the partitions that this broker leads, and the share sessions of their members.
+
+Bounded: there is a share partition only while a session has it, or until what it has to store is stored.
+
+Source: KIP-932; Kafka's `SharePartitionManager`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from lowtide.broker.partitions.share.leader_share_partition import LeaderSharePartition, SharePorts, StateKeeper
+from lowtide.broker.partitions.share.share_begin import begin_offset
+from lowtide.broker.partitions.share.share_rules import ShareRules
+from lowtide.broker.partitions.share.share_sessions import SessionKey, ShareSession, ShareSessions
+from lowtide.broker.pending import DelayedQueue, DelayedRequest, Spawn
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.share_acknowledge import INITIAL_EPOCH
+from lowtide.protocol.share_state_records import SharePlace
+from lowtide.protocol.types import Offset
+from lowtide.replication.partition import Partition
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from lowtide.broker.partitions.batch_lane import BatchLane
+    from lowtide.broker.partitions.replica_manager import ReplicaManager
+    from lowtide.broker.request_context import Client
+    from lowtide.runtime.clock import Clock
+
+
+class SharePartitions:
+    """The share partitions of one broker."""
+
+    def __init__(  # noqa: PLR0913  parts, each by its name
+        self,
+        *,
+        replicas: ReplicaManager,
+        keeper: StateKeeper,
+        rules_of: Callable[[str], ShareRules],
+        sessions_max: Callable[[], int],
+        batch_lane: BatchLane,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        spawn: Spawn,
+        log: Any,
+    ) -> None:
+        """`rules_of` gives what is in force for a group, `sessions_max` is `group.share.max.share.sessions`."""
+        self.replicas = replicas
+        self.rules_of = rules_of
+        self.sessions = ShareSessions()
+        self._sessions_max = sessions_max
+        self._shares: dict[SharePlace, LeaderSharePartition] = {}
+
+        async def begin(partition: Partition, rules: ShareRules) -> Offset:
+            return await begin_offset(partition, rules.reset, clock.wall_ms(), replicas.slices, batch_lane, log)
+
+        self._ports = SharePorts(
+            keeper=keeper,
+            rules_of=rules_of,
+            leads=self._leads,
+            begin_offset=begin,
+            is_named=self.sessions.named.__contains__,
+            on_ended=self._on_ended,
+            clock=clock,
+            loop=loop,
+            spawn=spawn,
+            log=log,
+        )
+
+        def on_bug(request: DelayedRequest, error: Exception) -> None:
+            log.error("request failed", request=type(request).__name__, exc_info=error)
+
+        self.fetches = DelayedQueue(clock, loop, maximum_per_key=1, on_bug=on_bug)
+        """Fetches that wait."""
+
+    def __len__(self) -> int:
+        """How many share partitions are loaded, or being loaded."""
+        return len(self._shares)
+
+    # ------------------------------------------------------------------ share partitions
+    def find(self, place: SharePlace, *, begins: bool) -> LeaderSharePartition | ErrorCode:
+        """The share partition of a partition that is led here; with `begins` it is loaded where it isn't.
+
+        Errors: UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION, also for one that isn't loaded, NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR.
+        """
+        image = self.replicas.image
+        name = None if image is None else image.topic_names.get(place.topic_id)
+        if name is None:
+            return ErrorCode.UNKNOWN_TOPIC_ID
+        partition = self.replicas.find(name, place.partition)
+        if isinstance(partition, ErrorCode):
+            return partition
+        if not partition.is_leader or partition.topic_id != place.topic_id:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        share = self._shares.get(place)
+        if share is not None:
+            share.check()
+            if not share.has_ended:
+                return share
+        if not begins:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        share = self._shares[place] = LeaderSharePartition(place, partition, self._ports)
+        return share
+
+    def _leads(self, partition: Partition) -> bool:
+        return partition.is_leader and self.replicas.find(*partition.topic_partition) is partition
+
+    def _on_ended(self, share: LeaderSharePartition) -> None:
+        if self._shares.get(share.place) is share:
+            del self._shares[share.place]
+
+    # ------------------------------------------------------------------ sessions
+    def follow_session(
+        self, key: SessionKey, epoch: int, connection: Client, places: Iterable[SharePlace], forgotten: Iterable[SharePlace]
+    ) -> ShareSession | ErrorCode:
+        """The session of a ShareFetch, with what the request says of it. Errors: those of `ShareSessions`."""
+        before = self.sessions.get(key)
+        had = list(before.places) if before is not None else []
+        if epoch == INITIAL_EPOCH:
+            session = self.sessions.begin(key, connection, places, self._sessions_max())
+        else:
+            session = self.sessions.go_on(key, epoch, places, forgotten)
+        self._leave_idle(place for place in had if place not in self.sessions.named)
+        return session
+
+    def end_session(self, key: SessionKey) -> None:
+        """Close the session of a member, if there is one: what it still has is available again."""
+        for place in self.sessions.end(key):
+            share = self._shares.get(place)
+            if share is not None:
+                share.release(key.member_id)
+
+    def _leave_idle(self, places: Iterable[SharePlace]) -> None:
+        for place in list(places):
+            share = self._shares.get(place)
+            if share is not None:
+                share.leave_if_idle()
+
+    def on_tick(self) -> None:
+        """End the sessions whose clients have gone. On the order of once a second."""
+        for key in self.sessions.of_lost_connections():
+            self.end_session(key)
+
+    def close(self) -> None:
+        """Answer all that waits: the broker stops."""
+        self.fetches.close()
+        for share in list(self._shares.values()):
+            share.end(ErrorCode.NOT_LEADER_OR_FOLLOWER)

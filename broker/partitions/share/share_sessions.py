@@ -1,0 +1,139 @@
+"""Share sessions: the partitions that a member of a share group fetches from this broker, from one request to the next.
+
+A session has an epoch that counts its requests, and ends with its connection (KIP-932). The cache is bounded; a session too many is
+refused. Which partitions all sessions have together is counted: what none has any more need not be kept.
+
+Pure. Source: Kafka's `ShareSessionCache`, `SharePartitionManager.newContext`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.share_acknowledge import FINAL_EPOCH, INITIAL_EPOCH
+from lowtide.protocol.share_state_records import SharePlace
+
+if TYPE_CHECKING:
+    from lowtide.broker.request_context import Client
+
+PARTITIONS_MAX: Final = 100_000
+"""Partitions of all sessions together: some tens of megabytes. Kafka has no such limit."""
+
+_MAXIMUM_EPOCH: Final = 2**31 - 1
+
+
+class SessionKey(NamedTuple):
+    """Whose session it is. A member id is at most 36 characters, and may be chosen by the client."""
+
+    group_id: str
+    member_id: str
+
+
+class ShareSession:
+    """The session of one member with this broker."""
+
+    __slots__ = ("connection", "epoch", "key", "places", "turn")
+
+    def __init__(self, key: SessionKey, connection: Client) -> None:
+        self.key = key
+        self.connection = connection
+        self.epoch = INITIAL_EPOCH + 1
+        """That of the next request."""
+        self.places: dict[SharePlace, None] = {}
+        self.turn = 0
+        """Counts the fetches, so that each may begin with another partition."""
+
+    def next_turn(self) -> list[SharePlace]:
+        """The partitions, each fetch beginning with the next one."""
+        places = list(self.places)
+        begin = self.turn % len(places) if places else 0
+        self.turn += 1
+        return places[begin:] + places[:begin]
+
+    def advance(self) -> None:
+        """A request of the present epoch has come. After the largest epoch comes 1."""
+        self.epoch = 1 if self.epoch == _MAXIMUM_EPOCH else self.epoch + 1
+
+
+class ShareSessions:
+    """The sessions of one broker."""
+
+    def __init__(self) -> None:
+        self.named: Counter[SharePlace] = Counter()
+        """In how many sessions each partition is."""
+        self._sessions: dict[SessionKey, ShareSession] = {}
+        self._partition_count = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def get(self, key: SessionKey) -> ShareSession | None:
+        """The session of a member, if there is one."""
+        return self._sessions.get(key)
+
+    def begin(self, key: SessionKey, connection: Client, places: Iterable[SharePlace], sessions_max: int) -> ShareSession | ErrorCode:
+        """Open a session; one that the member has is replaced. Errors: SHARE_SESSION_LIMIT_REACHED."""
+        wanted = dict.fromkeys(places)
+        before = self._sessions.get(key)
+        held = 0 if before is None else len(before.places)
+        if before is None and len(self._sessions) >= sessions_max:
+            return ErrorCode.SHARE_SESSION_LIMIT_REACHED
+        if self._partition_count - held + len(wanted) > PARTITIONS_MAX:
+            return ErrorCode.SHARE_SESSION_LIMIT_REACHED
+        self.end(key)
+        session = self._sessions[key] = ShareSession(key, connection)
+        self._add(session, wanted)
+        return session
+
+    def go_on(
+        self, key: SessionKey, epoch: int, places: Iterable[SharePlace] = (), forgotten: Iterable[SharePlace] = ()
+    ) -> ShareSession | ErrorCode:
+        """Another request of a session, which adds partitions and forgets others; the last one changes nothing.
+
+        Errors: SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH, SHARE_SESSION_LIMIT_REACHED.
+        """
+        session = self._sessions.get(key)
+        if session is None:
+            return ErrorCode.SHARE_SESSION_NOT_FOUND
+        if epoch == FINAL_EPOCH:
+            return session
+        if epoch != session.epoch:
+            return ErrorCode.INVALID_SHARE_SESSION_EPOCH
+        added = [place for place in dict.fromkeys(places) if place not in session.places]
+        if self._partition_count + len(added) > PARTITIONS_MAX:
+            return ErrorCode.SHARE_SESSION_LIMIT_REACHED
+        self._add(session, added)
+        for place in forgotten:
+            if place in session.places:
+                del session.places[place]
+                self._leave(place)
+        session.advance()
+        return session
+
+    def end(self, key: SessionKey) -> list[SharePlace]:
+        """Close a session, if there is one. Returns its partitions."""
+        session = self._sessions.pop(key, None)
+        if session is None:
+            return []
+        for place in session.places:
+            self._leave(place)
+        return list(session.places)
+
+    def of_lost_connections(self) -> list[SessionKey]:
+        """The sessions whose clients have gone."""
+        return [key for key, session in self._sessions.items() if session.connection.closed]
+
+    def _add(self, session: ShareSession, places: Iterable[SharePlace]) -> None:
+        for place in places:
+            session.places[place] = None
+            self.named[place] += 1
+            self._partition_count += 1
+
+    def _leave(self, place: SharePlace) -> None:
+        self._partition_count -= 1
+        self.named[place] -= 1
+        if not self.named[place]:
+            del self.named[place]
