@@ -16,7 +16,7 @@ SEEDS ?= 200
 PYTHONS ?= 3.11 3.12 3.13 3.14
 COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 
-.PHONY: help run test test-all test-rest test-pure test-pythons check fmt lint types layers unit sim model chaos storm campaign sanitize clients interop bench microbench path demo demo-pipeline docs wheel wheels up down kcat etcd java chromium clean
+.PHONY: help run test test-all test-ci test-rest test-pure test-pythons check fmt lint types layers unit sim model chaos storm campaign sanitize clients interop bench microbench path demo demo-pipeline docs wheel wheels up down kcat etcd java chromium clean
 
 help: ## explain every target
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -96,6 +96,9 @@ test: $(INSTALLED)-pipeline kcat etcd java ## something of every kind of test, i
 
 test-all: $(INSTALLED)-pipeline kcat etcd java ## all tests except those that need Maven or Go
 	@$(BIN)/python -m tests.suite all $(ARGS)
+
+test-ci: $(INSTALLED)-pipeline kcat etcd java ## what CI adds to test, in about ten minutes
+	@$(BIN)/python -m tests.suite ci $(ARGS)
 
 test-rest: $(INSTALLED)-pipeline kcat etcd java ## what test-all adds to test
 	@$(BIN)/python -m tests.suite rest $(ARGS)

@@ -1,4 +1,4 @@
-"""For the whole suite: which tests `make test` leaves to `make test-all`, long files first where workers share them, how far a run is."""
+"""For the whole suite: what `make test` and CI leave to `make test-all`, long files first where workers share them, how far a run is."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    if taste.is_full(item.nodeid):
+    if taste.is_longest(item.nodeid):
+        item.add_marker(pytest.mark.longest)
+    if taste.is_full(item.nodeid) or item.get_closest_marker("longest") is not None:
         item.add_marker(pytest.mark.full)
 
 

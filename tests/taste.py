@@ -1,4 +1,4 @@
-"""What `make test` leaves to `make test-all`, with the reason, and which files take long. Values only.
+"""What `make test` leaves to `make test-ci`, and both to `make test-all`, with the reason, and which files take long. Values only.
 
 `make test` has about five minutes on two cores, so less than nine minutes of CPU. It runs whole what is cheap, of what is dear the cases
 that protect most, and something of each kind. A test that isn't named here runs in both. A single case may have the mark `full` in its own
@@ -116,12 +116,7 @@ FULL: dict[str, str] = {
     "tests/pipeline/test_write.py::test_batches_are_compressed_by_the_option[gzip]": ANOTHER_CASE,
     "tests/pipeline/test_write.py::test_batches_are_compressed_by_the_option[lz4]": ANOTHER_CASE,
     "tests/pipeline/test_write.py::test_batches_are_compressed_by_the_option[snappy]": ANOTHER_CASE,
-    "tests/sim/test_cluster.py::test_what_an_unclean_election_loses": LONG_SEARCH,
     "tests/sim/test_cluster_planted_bugs.py": LONG_SEARCH,
-    "tests/sim/test_cluster_planted_consumer_bugs.py": LONG_SEARCH,
-    "tests/sim/test_cluster_planted_coordinator_bugs.py": LONG_SEARCH,
-    "tests/sim/test_cluster_planted_disk_bugs.py": LONG_SEARCH,
-    "tests/sim/test_cluster_planted_upkeep_bugs.py": LONG_SEARCH,
     "tests/sim/test_held_loops.py::test_without_a_keeper_it_does_not": LONG_SEARCH,
     "tests/sim/test_no_descriptors.py": LONG_SEARCH,
     "tests/sim/test_one_broker.py::test_every_kind_of_fault_takes_effect": LONG_SEARCH,
@@ -130,7 +125,19 @@ FULL: dict[str, str] = {
 }
 """Beginnings of node ids, and why they wait."""
 
+LONGEST: dict[str, str] = {
+    "tests/sim/test_cluster.py::test_what_an_unclean_election_loses": LONG_SEARCH,
+    "tests/sim/test_cluster_planted_access_bugs.py": LONG_SEARCH,
+    "tests/sim/test_cluster_planted_consumer_bugs.py": LONG_SEARCH,
+    "tests/sim/test_cluster_planted_coordinator_bugs.py": LONG_SEARCH,
+    "tests/sim/test_cluster_planted_disk_bugs.py": LONG_SEARCH,
+    "tests/sim/test_cluster_planted_eligible_bugs.py": LONG_SEARCH,
+    "tests/sim/test_cluster_planted_upkeep_bugs.py": LONG_SEARCH,
+}
+"""Those of them that CI leaves out too. A single case may have the mark `longest` in its own file instead."""
+
 SECONDS: dict[str, int] = {
+    "tests/chaos/test_memory_of_requests.py": 240,
     "tests/chaos/test_etcd_restored.py": 137,
     "tests/chaos/test_bad_directories.py": 110,
     "tests/chaos/test_several_directories.py": 99,
@@ -187,6 +194,11 @@ SECONDS: dict[str, int] = {
 def is_full(node_id: str) -> bool:
     """Whether only `make test-all` runs this test."""
     return any(node_id.startswith(prefix) for prefix in FULL)
+
+
+def is_longest(node_id: str) -> bool:
+    """Whether neither `make test` nor CI runs this test."""
+    return any(node_id.startswith(prefix) for prefix in LONGEST)
 
 
 def seconds(node_id: str) -> int:

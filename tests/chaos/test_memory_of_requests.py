@@ -43,7 +43,7 @@ WRITTEN_FRAME_BYTES = 4_000
 TIMES = 3
 HEADER_BYTES = 5
 KEYS = sorted(key for key in API if LargeFrames(2, deep=True, names=["n"]).frame(key, API[key].max_version) is not None)
-TASTE = (ApiKey.PRODUCE, WHOLE_FRAME_BYTES)
+TASTE = ApiKey.PRODUCE
 """Of `make test`: its answer is several times as large as its request."""
 
 
@@ -123,30 +123,39 @@ def broker() -> Iterator[Broker]:
         process.submit(Measured.stop).result()
 
 
-@pytest.mark.parametrize(
-    ("key", "size"),
-    [
-        pytest.param(key, size, id=f"{key.name}-{size}", marks=() if (key, size) == TASTE else pytest.mark.full)
-        for key in KEYS
-        for size in (WHOLE_FRAME_BYTES, FRAME_BYTES)
-    ],
-)
-def test_one_request(broker: Broker, key: ApiKey, size: int) -> None:
-    for version in sorted({API[key].min_version, API[key].max_version}):
-        for deep in (False, True):
-            if LargeFrames(2, deep=deep, names=["n"]).frame(key, version) is None:
-                continue
-            frame, _ = largest(key, version, deep=deep, size=size)
-            allowed = FACTOR * len(frame) + BUFFERS_BYTES
-            # What the broker does beside it, such as a line of its log about a busy machine, is not in each of several.
-            for _ in range(TIMES):
-                peak = broker.peak_of([frame])
-                if peak < allowed:
-                    break
-            assert peak < allowed, f"v{version}: {peak} bytes for a frame of {len(frame)}"
+def check_one(broker: Broker, key: ApiKey, size: int, version: int, *, deep: bool) -> None:
+    frame, _ = largest(key, version, deep=deep, size=size)
+    allowed = FACTOR * len(frame) + BUFFERS_BYTES
+    # What the broker does beside it, such as a line of its log about a busy machine, is not in each of several.
+    for _ in range(TIMES):
+        peak = broker.peak_of([frame])
+        if peak < allowed:
+            break
+    assert peak < allowed, f"v{version}: {peak} bytes for a frame of {len(frame)}"
 
 
-@pytest.mark.full
+def forms(key: ApiKey) -> list[tuple[int, bool]]:
+    """Versions, and whether the rows are at the lowest level that the request has. The newest and deepest comes first."""
+    versions = sorted({API[key].min_version, API[key].max_version}, reverse=True)
+    every = [(version, deep) for version in versions for deep in (True, False)]
+    return [form for form in every if LargeFrames(2, deep=form[1], names=["n"]).frame(key, form[0]) is not None]
+
+
+@pytest.mark.parametrize("key", [pytest.param(key, marks=() if key == TASTE else pytest.mark.full, id=key.name) for key in KEYS])
+def test_one_request(broker: Broker, key: ApiKey) -> None:
+    version, deep = forms(key)[0]
+    check_one(broker, key, WHOLE_FRAME_BYTES if key == TASTE else FRAME_BYTES, version, deep=deep)
+
+
+@pytest.mark.longest
+@pytest.mark.parametrize("size", [WHOLE_FRAME_BYTES, FRAME_BYTES])
+@pytest.mark.parametrize("key", KEYS, ids=lambda key: key.name)
+def test_one_request_in_each_form(broker: Broker, key: ApiKey, size: int) -> None:
+    for version, deep in forms(key):
+        check_one(broker, key, size, version, deep=deep)
+
+
+@pytest.mark.longest
 @pytest.mark.parametrize("key", KEYS if os.environ.get("ALL_APIS") else MANY_AT_ONCE_KEYS, ids=lambda key: key.name)
 def test_fifty_at_once(broker: Broker, key: ApiKey) -> None:
     """What is fixed counts once for all fifty."""

@@ -1,7 +1,7 @@
-"""`python -m tests.suite test|rest|all|pure`: run the lanes of a part side by side, report progress each ten seconds, and summarize.
+"""`python -m tests.suite test|ci|rest|all|pure`: run the lanes of a part side by side, report progress each ten seconds, and summarize.
 
-Each lane has a log in `build/tests/`; the log of a lane that failed is printed when it ends. The order of tests comes from one seed,
-which is printed first; `--seed` replays it.
+Each lane has a log in `build/tests/`; the log of a lane that failed is printed when it ends, without the dots of its progress. The order
+of tests comes from one seed, which is printed first; `--seed` replays it.
 
 Returns 0 when every lane ran tests and all passed, 1 otherwise, 130 after Ctrl-C: lanes get the signal too and stop their brokers.
 """
@@ -24,7 +24,7 @@ import msgspec
 from tests.bytecode import with_bytecode
 
 from .lanes import AT_ONCE, Lane, Part, lanes
-from .report import LaneState, counts, progress_line, summary, what_is_left
+from .report import LaneState, counts, progress_line, summary, what_is_left, without_progress
 from .state import VARIABLE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -88,7 +88,7 @@ class Running:
             self.ended = True
             if self.process.returncode != 0:
                 print(f"--- {self.lane.name} ended with {self.process.returncode}; {self.log.relative_to(ROOT)}:", flush=True)
-                print(self.log.read_text(encoding="utf-8", errors="replace"), flush=True)
+                print(without_progress(self.log.read_text(encoding="utf-8", errors="replace")), flush=True)
 
     def stop(self) -> None:
         """Interrupt it as Ctrl-C does, and kill what remains after a while."""

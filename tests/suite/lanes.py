@@ -1,4 +1,4 @@
-"""Which pytest processes make a part of the suite: `make test`, `make test-rest`, both as `make test-all`. Values only.
+"""Which pytest processes make a part of the suite: `make test`, what CI adds, and the rest of `make test-all`. Values only.
 
 A lane is one pytest process, which may have workers (pytest-xdist). Tests in one process keep a core busy, those of real brokers wait most
 of the time: lanes of both kinds run side by side. Lanes start in the order of the list, `AT_ONCE` at a time.
@@ -7,7 +7,7 @@ of the time: lanes of both kinds run side by side. Lanes start in the order of t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 
@@ -15,6 +15,7 @@ class Part(Enum):
     """The part of the suite that runs."""
 
     TEST = "test"
+    CI = "ci"
     REST = "rest"
     ALL = "all"
     PURE = "pure"
@@ -27,6 +28,9 @@ TASTE_ONLY, FULL_ONLY = "not full", "full or seeds or hypothesis"
 
 Hypothesis marks the tests whose examples it draws: few in `make test`, all in `make test-rest`.
 """
+
+CI_ONLY = f"({FULL_ONLY}) and not longest"
+"""What CI adds to `make test`: with `make check` both pass within half an hour on a slow machine of two cores."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +57,24 @@ CALCULATED = ("tests/unit", "tests/wire", "tests/model")
 SOCKETS = ("tests/chaos", "tests/clients")
 PIPELINE = ("tests/pipeline",)
 DEBUGGED = ("tests/unit/broker", "tests/unit/metadata", "tests/unit/runtime", "tests/sim")
+DEBUGGED_BY_CI = DEBUGGED[:-1]
 PURE = ("tests/unit", "tests/wire", "tests/clients")
+PURE_BY_CI = (
+    "tests/unit/protocol",
+    "tests/unit/storage",
+    "tests/unit/replication",
+    "tests/unit/broker/partitions",
+    "tests/unit/broker/lifecycle/test_start_lines.py",
+    "tests/wire",
+    "tests/clients/test_produce_and_consume.py",
+    "tests/clients/test_delete_records.py",
+    "tests/clients/test_erase.py",
+    "tests/clients/test_transactions.py",
+)
+"""Those that walk over records, or report that the compiled walk is missing."""
 
-FEW_SEEDS, SEEDS = 20, 200
-FEW_CLUSTER_SEEDS, CLUSTER_SEEDS = 6, 200
+FEW_SEEDS, SOME_SEEDS, SEEDS = 20, 60, 200
+FEW_CLUSTER_SEEDS, SOME_CLUSTER_SEEDS, CLUSTER_SEEDS = 6, 30, 200
 
 
 FEW_EXAMPLES = {"EXAMPLES_PERCENT": "25"}
@@ -80,8 +98,9 @@ def seeds(first: int, end: int, first_cluster: int, end_cluster: int) -> dict[st
 
 
 def lanes(part: Part, cores: int) -> list[Lane]:
-    """The lanes of a part on a machine of so many cores. `REST` continues the seeds of `TEST`."""
+    """The lanes of a part on a machine of so many cores. `CI` and `REST` continue the seeds of `TEST`."""
     few = seeds(0, FEW_SEEDS, 0, FEW_CLUSTER_SEEDS) | FEW_RESTORES
+    some = seeds(FEW_SEEDS, SOME_SEEDS, FEW_CLUSTER_SEEDS, SOME_CLUSTER_SEEDS)
     more = seeds(FEW_SEEDS, SEEDS, FEW_CLUSTER_SEEDS, CLUSTER_SEEDS)
     waiting = cores + 1
     debug = Lane("asyncio debug mode", DEBUGGED, TASTE_ONLY, env={"PYTHONASYNCIODEBUG": "1", **few, **FEW_EXAMPLES})
@@ -93,6 +112,15 @@ def lanes(part: Part, cores: int) -> list[Lane]:
                 Lane("real brokers", SOCKETS, TASTE_ONLY, env=FEW_ROUNDS, workers=waiting),
                 Lane("unit", UNIT, TASTE_ONLY, env=FEW_EXAMPLES),
                 Lane("wire, model, sim", WHOLE, TASTE_ONLY, env={**few, **FEW_EXAMPLES}),
+            ]
+        case Part.CI:
+            return [
+                Lane("real brokers", SOCKETS, CI_ONLY, workers=waiting),
+                Lane("sim", SIMULATED, CI_ONLY, env=some),
+                Lane("unit, wire, model", CALCULATED, CI_ONLY),
+                Lane("pipeline", PIPELINE, CI_ONLY),
+                replace(debug, paths=DEBUGGED_BY_CI),
+                replace(pure, paths=PURE_BY_CI),
             ]
         case Part.REST:
             return [

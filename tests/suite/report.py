@@ -5,6 +5,7 @@ Each lane keeps its `LaneState` in a file (`state.py`); the program that runs th
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -22,6 +23,8 @@ KINDS = {
 """Folders of tests/, in the order of the summary."""
 
 OUTCOMES = ("passed", "failed", "skipped")
+
+_PROGRESS = re.compile(r"[.sxXFE]+( *\[ *\d+%\])?")
 
 
 class LaneState(msgspec.Struct):
@@ -76,6 +79,11 @@ def summary(states: Sequence[LaneState], elapsed_s: float) -> list[str]:
         reasons.update(state.skipped)
     lines += [f"skipped {count}: {reason}" for reason, count in sorted(reasons.items())]
     return [*lines, f"took {clock(elapsed_s)}"]
+
+
+def without_progress(log: str) -> str:
+    """A log of pytest without the lines that only count tests: of thousands that passed, nothing else is left."""
+    return "".join(line for line in log.splitlines(keepends=True) if not _PROGRESS.fullmatch(line.strip()))
 
 
 def what_is_left(states: Sequence[LaneState]) -> str:

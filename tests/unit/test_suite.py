@@ -11,7 +11,7 @@ import pytest
 
 from tests import examples, taste
 from tests.suite.lanes import FULL_ONLY, TASTE_ONLY, Lane, Part, lanes
-from tests.suite.report import LaneState, clock, counts, kind_of, progress_line, summary, what_is_left
+from tests.suite.report import LaneState, clock, counts, kind_of, progress_line, summary, what_is_left, without_progress
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTED = sorted(path.name for path in (ROOT / "tests").iterdir() if path.is_dir() and any(path.rglob("test_*.py")))
@@ -21,7 +21,7 @@ def paths(part: Part) -> set[str]:
     return {path for lane in lanes(part, 2) if not set(lane.env) & {"PYTHONASYNCIODEBUG", "LOWTIDE_PURE"} for path in lane.paths}
 
 
-@pytest.mark.parametrize("part", [Part.TEST, Part.REST, Part.ALL])
+@pytest.mark.parametrize("part", [Part.TEST, Part.CI, Part.REST, Part.ALL])
 def test_every_folder_of_tests_is_in_a_lane(part: Part):
     """All except those that need Maven or Go."""
     assert paths(part) == {f"tests/{name}" for name in TESTED if name != "interop"}
@@ -40,12 +40,35 @@ def test_test_and_rest_together_are_all():
         assert int(second[begin]) + int(second[count]) == int(whole[begin]) + int(whole[count])
 
 
+def test_ci_adds_no_test_that_the_rest_lacks():
+    """It leaves out what takes longest, and seeds at the end."""
+    ci, rest = lanes(Part.CI, 2), lanes(Part.REST, 2)
+    for short, whole in zip(ci, rest, strict=True):
+        assert short.name == whole.name
+        assert all(any(path == each or path.startswith(f"{each}/") for each in whole.paths) for path in short.paths)
+        assert short.select in (whole.select, f"({whole.select}) and not longest")
+        for first, count in (("FIRST_SEED", "SEEDS"), ("FIRST_CLUSTER_SEED", "CLUSTER_SEEDS")):
+            if count in whole.env:
+                assert short.env[first] == whole.env[first]
+                assert int(short.env[count]) <= int(whole.env[count])
+
+
+@pytest.mark.parametrize("path", sorted({path for lane in lanes(Part.CI, 2) for path in lane.paths}))
+def test_what_a_lane_names_exists(path: str):
+    assert (ROOT / path).exists()
+
+
+def test_a_log_is_printed_without_its_dots():
+    log = "..s.xFE [ 7%]\n.....\n=== FAILURES ===\nE   assert 1 == 2\n...and so on\n...F [100%]\n"
+    assert without_progress(log) == "=== FAILURES ===\nE   assert 1 == 2\n...and so on\n"
+
+
 def test_what_is_drawn_less_or_killed_less_often_is_done_in_whole_by_the_rest():
     """The same tests run again, without the numbers that make them short."""
     for name in ("EXAMPLES_PERCENT", "ROUNDS", "RESTORE_SEEDS", "SECONDS_OF_TRANSFER"):
         assert any(name in lane.env for lane in lanes(Part.TEST, 2))
         again = {"PYTHONASYNCIODEBUG", "LOWTIDE_PURE"}
-        whole = [lane for part in (Part.REST, Part.ALL) for lane in lanes(part, 2) if not again & lane.env.keys()]
+        whole = [lane for part in (Part.CI, Part.REST, Part.ALL) for lane in lanes(part, 2) if not again & lane.env.keys()]
         assert not any(name in lane.env for lane in whole)
     assert {"seeds", "hypothesis"} <= set(FULL_ONLY.split())
 
@@ -63,7 +86,7 @@ def test_lanes_have_names_of_their_own():
         assert len(names) == len(set(names))
 
 
-@pytest.mark.parametrize("prefix", [*taste.FULL, *taste.SECONDS])
+@pytest.mark.parametrize("prefix", [*taste.FULL, *taste.LONGEST, *taste.SECONDS])
 def test_what_the_table_names_exists(prefix: str):
     """A file; and in it the test, if one is named."""
     name, _, test = prefix.partition("::")
@@ -73,7 +96,7 @@ def test_what_the_table_names_exists(prefix: str):
 
 
 def test_every_test_that_is_left_out_has_a_reason():
-    assert all(len(reason.split()) > 2 for reason in taste.FULL.values())
+    assert all(len(reason.split()) > 2 for reason in [*taste.FULL.values(), *taste.LONGEST.values()])
 
 
 def test_a_lane_with_workers_shares_files_among_them_in_the_order_of_collection():
