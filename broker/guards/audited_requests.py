@@ -241,6 +241,14 @@ def _config(kind: int, asked: Any, *, is_shown: bool) -> dict[str, str | None]:
     return shown
 
 
+def _changed_features(request: Any, answer: Any, _before: Any, _broker: BrokerContext) -> Iterator[Line]:
+    """All levels are changed, or none. A level that the cluster had already is a change too: what was asked for is what counts."""
+    is_done = answer.error_code == ErrorCode.NONE
+    for asked in request.feature_updates:
+        fields = {"feature": short(asked.feature), "level": asked.max_version_level, "result": _result(answer.error_code)}
+        yield _event("feature changed", request), fields, is_done and not request.validate_only
+
+
 def _event(event: str, request: Any) -> str:
     """A request that only checks says so."""
     return f"{event} (validate only)" if request.validate_only else event
@@ -287,6 +295,7 @@ _LINES: Final[Mapping[ApiKey, tuple[AuditEvent, Read]]] = {
     ApiKey.EXPIRE_DELEGATION_TOKEN: (AuditEvent.CHANGES, _changed_token),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: (AuditEvent.CHANGES, _changed_configs),
     ApiKey.RENEW_DELEGATION_TOKEN: (AuditEvent.CHANGES, _changed_token),
+    ApiKey.UPDATE_FEATURES: (AuditEvent.CHANGES, _changed_features),
 }
 
 _BEFORE: Final[Mapping[ApiKey, Callable[[Any, BrokerContext], Any]]] = {

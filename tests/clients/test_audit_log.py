@@ -28,6 +28,11 @@ from confluent_kafka.admin import (
 )
 
 from lowtide import LowtideCluster
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
+from lowtide.protocol.messages.sasl_handshake import SaslHandshakeRequest
+from lowtide.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from tests.frames import Frames
 
 STANDARD = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 MARKER = "marker-password-7f3a"
@@ -141,6 +146,22 @@ def test_changes_are_lines_without_their_secrets(broker: Broker, admin: AdminCli
     assert (user["user"], user["change"], user["result"]) == ("carol", "set", "NONE")
     (acl,) = broker.lines("acl created")
     assert (acl["acl"]["principal"], acl["acl"]["operation"], acl["result"]) == ("User:bob", "READ", "NONE")
+
+
+def test_a_changed_feature_is_a_line(broker: Broker, admin: AdminClient) -> None:
+    """No client for Python has this request."""
+    request = UpdateFeaturesRequest(feature_updates=[FeatureUpdateKey(feature="no.such.feature", max_version_level=1)])
+    with Frames(broker.cluster.bootstrap) as frames:
+        assert frames.ask(SaslHandshakeRequest(mechanism="PLAIN"), 1).error_code == 0
+        assert frames.ask(SaslAuthenticateRequest(auth_bytes=f"\0admin\0{MARKER}-admin".encode()), 2).error_code == 0
+        assert frames.ask(request, 2).error_code == ErrorCode.INVALID_UPDATE_VERSION
+    (line,) = broker.lines("feature changed")
+    assert (line["principal"], line["feature"], line["level"], line["result"]) == (
+        "User:admin",
+        "no.such.feature",
+        1,
+        "INVALID_UPDATE_VERSION",
+    )
 
 
 def test_a_deleted_topic_is_a_line_and_no_password_is_in_the_file(broker: Broker, admin: AdminClient) -> None:

@@ -72,6 +72,7 @@ from lowtide.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 from lowtide.protocol.messages.renew_delegation_token import RenewDelegationTokenRequest, RenewDelegationTokenResponse
+from lowtide.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse
 
 MARKER = "marker-5d1c"
 CONTEXT: Any = SimpleNamespace(
@@ -286,6 +287,23 @@ def test_configurations_without_secrets_and_without_values_that_were_refused(
     (line,) = World().ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, request, IncrementalAlterConfigsResponse(responses=[row]))
     (config,) = line["configs"]
     assert (config["key"], config["operation"], config.get("value")) == (key, "SET", shown)
+
+
+def test_features() -> None:
+    """All of a request are changed, or none."""
+    updates = [
+        FeatureUpdateKey(feature="group.version", max_version_level=1),
+        FeatureUpdateKey(feature="kraft.version", max_version_level=0),
+    ]
+    fields = [{"feature": "group.version", "level": 1}, {"feature": "kraft.version", "level": 0}]
+    for validate_only, code, event, result in (
+        (False, 0, "feature changed", "NONE"),
+        (True, 0, "feature changed (validate only)", "NONE"),
+        (False, 95, "feature changed", "INVALID_UPDATE_VERSION"),
+    ):
+        request = UpdateFeaturesRequest(feature_updates=updates, validate_only=validate_only)
+        lines = World().ask(ApiKey.UPDATE_FEATURES, request, UpdateFeaturesResponse(error_code=code))
+        assert lines == [{"event": event, **each, "result": result} for each in fields]
 
 
 def test_a_request_of_very_many_rows_has_a_bounded_number_of_lines(monkeypatch: pytest.MonkeyPatch) -> None:
