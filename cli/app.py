@@ -45,7 +45,7 @@ ENTRIES: Final = {
     "records": Entry("delete records, sweep many partitions, show records, write some", CLUSTER, "records"),
     "users": Entry("who logs in by SCRAM: add, list, remove users", CLUSTER, "users"),
     "tokens": Entry("logins for a time: create, list, renew, end delegation tokens", CLUSTER, "tokens"),
-    "log-dirs": Entry("log directories of brokers, and how much space partitions take", CLUSTER, "log_dirs"),
+    "log-dirs": Entry("log directories of brokers, how much space partitions take, and moves between them", CLUSTER, "log_dirs"),
     "top": Entry("brokers, disks, topics by rate, deletes that wait and groups by lag, live", CLUSTER, "top"),
     "metadata": Entry("compare the metadata with what log directories know, bring them forward after a restore", FILES, "metadata"),
     "backup": Entry("write the metadata to one file, also while brokers run, and show what such a file holds", FILES, "backup"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 import typer
@@ -10,8 +10,8 @@ import typer
 from lowtide.admin.cluster_view import TopicDescription
 from lowtide.admin.errors import AdminError
 from lowtide.admin.move_plan import MovePlan, Replicas, assignment_of, drained, replaced, to_replicas
-from lowtide.admin.wanted_offsets import parse_partitions
 from lowtide.cli.call import NetworkCall, network
+from lowtide.cli.cluster_questions import chosen_partitions
 from lowtide.cli.confirmation import confirm
 from lowtide.cli.move_file import move_file, read_move_file
 from lowtide.cli.moving import AT_ONCE, Pace, carry_out, wait_for_moves
@@ -52,7 +52,7 @@ async def elect(
 ) -> ExitCode:
     """Have the first replica of each partition lead, where it is in sync; brokers do so by themselves within five minutes."""
     topics = await _topics(call)
-    chosen = _chosen(partitions or [], topics)
+    chosen = chosen_partitions(partitions or sorted(topics), topics)
     lacking = []
     for key in chosen:
         described = topics[key.topic].partitions[key.partition]
@@ -96,7 +96,7 @@ async def move(
             plan.move(key, assignment[key], after)
     else:
         wanted = _ids(replicas or "")
-        plan = to_replicas({key: assignment[key] for key in _chosen(partitions or [], topics)}, wanted)
+        plan = to_replicas({key: assignment[key] for key in chosen_partitions(partitions or sorted(topics), topics)}, wanted)
     return await _carried_out(
         call, plan, Pace(at_once=at_once, throttle=throttle), undo=undo, asks=None if yes else "Move", dry_run=dry_run
     )
@@ -194,23 +194,6 @@ async def unregister(call: NetworkCall, broker: BrokerArgument, *, yes: YesOptio
 
 async def _topics(call: NetworkCall) -> dict[str, TopicDescription]:
     return await call.client.list_topics(include_internal=True, timeout=call.timeout_ms / 1000)
-
-
-def _chosen(texts: Sequence[str], topics: Mapping[str, TopicDescription]) -> list[TopicPartition]:
-    """The partitions that are named; all, if none is. Errors: CommandError for what isn't there."""
-    found: dict[TopicPartition, None] = {}
-    for text in texts or sorted(topics):
-        try:
-            topic, numbers = parse_partitions(text)
-        except ValueError as error:
-            raise misused(f"{error}.") from None
-        if topic not in topics:
-            raise misused(f"there is no topic {topic}.")
-        for number in sorted(topics[topic].partitions) if numbers is None else numbers:
-            if number not in topics[topic].partitions:
-                raise misused(f"there is no partition {topic}-{number}.")
-            found[TopicPartition(topic, number)] = None
-    return list(found)
 
 
 def _ids(text: str) -> list[BrokerId]:

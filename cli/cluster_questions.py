@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lowtide.admin.client import AdminClient
-from lowtide.admin.cluster_view import ClusterView
+from lowtide.admin.cluster_view import ClusterView, TopicDescription
+from lowtide.admin.wanted_offsets import parse_partitions
 from lowtide.cli.outcome import misused
+from lowtide.protocol.types import TopicPartition
 
 if TYPE_CHECKING:
     from lowtide.protocol.schema import ApiMessage
@@ -37,6 +39,23 @@ def fitting(patterns: Iterable[str], names: Iterable[str]) -> list[str]:
             raise misused(f"there is no {pattern!r}.")
         found.update(some)
     return sorted(found)
+
+
+def chosen_partitions(texts: Iterable[str], topics: Mapping[str, TopicDescription]) -> list[TopicPartition]:
+    """The partitions that texts such as `flights:0,2-4` name, each once. Errors: CommandError for what isn't there."""
+    found: dict[TopicPartition, None] = {}
+    for text in texts:
+        try:
+            topic, numbers = parse_partitions(text)
+        except ValueError as error:
+            raise misused(f"{error}.") from None
+        if topic not in topics:
+            raise misused(f"there is no topic {topic}.")
+        for number in sorted(topics[topic].partitions) if numbers is None else numbers:
+            if number not in topics[topic].partitions:
+                raise misused(f"there is no partition {topic}-{number}.")
+            found[TopicPartition(topic, number)] = None
+    return list(found)
 
 
 async def asked_controller(client: AdminClient, request: ApiMessage, timeout_ms: int) -> Any:

@@ -116,13 +116,12 @@ class _Silent:
 
 
 class _Bar:
-    def __init__(self, console: Console, total: int, title: str) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+    def __init__(self, console: Console, total: int, title: str, *, is_bytes: bool) -> None:
+        from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn  # noqa: PLC0415
         from rich.progress import Progress as RichProgress  # noqa: PLC0415
 
-        self.drawn = RichProgress(
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console
-        )
+        count = DownloadColumn(binary_units=True) if is_bytes else MofNCompleteColumn()
+        self.drawn = RichProgress(TextColumn("{task.description}"), BarColumn(), count, TimeRemainingColumn(), console=console)
         self._task = self.drawn.add_task(title, total=total)
 
     def advance(self, count: int) -> None:
@@ -130,13 +129,13 @@ class _Bar:
 
 
 @contextmanager
-def progress(title: str, total: int) -> Iterator[Progress]:
-    """A bar on standard error, if that is a terminal; otherwise nothing."""
+def progress(title: str, total: int, *, is_bytes: bool = False) -> Iterator[Progress]:
+    """A bar on standard error, if that is a terminal; otherwise nothing. `is_bytes`: what is counted."""
     if not sys.stderr.isatty():
         yield _Silent()
         return
     from rich.console import Console  # noqa: PLC0415 - for terminals only
 
-    bar = _Bar(Console(stderr=True), total, title)
+    bar = _Bar(Console(stderr=True), total, title, is_bytes=is_bytes)
     with bar.drawn:
         yield bar

@@ -1,0 +1,138 @@
+"""Moves of replicas between the log directories of a broker: planned, and followed until all are through.
+
+Brokers move by themselves, so an end of the command (Ctrl-C, a lost connection) ends no move that has begun.
+
+Sources: KIP-113, Kafka's `ReassignPartitionsCommand`, which compares the same answers of DescribeLogDirs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Collection, Mapping
+from typing import Final, NamedTuple
+
+import msgspec
+
+from lowtide.admin.errors import AdminError
+from lowtide.admin.log_dirs import LogDir
+from lowtide.cli.call import NetworkCall
+from lowtide.cli.outcome import CommandError, misused
+from lowtide.cli.printing import progress, remark
+from lowtide.protocol.types import BrokerId, TopicPartition
+
+POLL_S: Final = 0.5
+"""How often brokers are asked how far they are."""
+
+UNSEEN_MAX: Final = 20
+"""Answers in a row that show neither the replica in its new directory nor a copy there, which may begin late, but not after ten seconds."""
+
+Answers = Mapping[BrokerId, Mapping[str, LogDir] | AdminError]
+
+
+class Replica(NamedTuple):
+    """A replica of a broker."""
+
+    broker_id: BrokerId
+    partition: TopicPartition
+
+    def __str__(self) -> str:
+        return f"{self.partition} of broker {self.broker_id}"
+
+
+class PlannedMove(msgspec.Struct, frozen=True):
+    """Where a replica is, and how large it is there."""
+
+    directory: str
+    size_bytes: int
+
+
+def plan_moves(answers: Answers, partitions: Collection[TopicPartition], path: str) -> dict[Replica, PlannedMove]:
+    """The replicas of these partitions on brokers that have the directory, from what those that may be concerned have answered.
+
+    Errors: CommandError, where a partition can't be moved there on any of them.
+    """
+    found: dict[Replica, PlannedMove] = {}
+    for key in partitions:
+        holders = {broker_id: each for broker_id, each in answers.items() if not isinstance(each, AdminError) and _place(each, key)}
+        moves = {Replica(broker_id, key): _here(each, key) for broker_id, each in holders.items() if path in each}
+        if not holders:
+            failed = [f"broker {broker_id}: {each}" for broker_id, each in answers.items() if isinstance(each, AdminError)]
+            where = ", ".join(f"broker {broker_id}" for broker_id in sorted(answers)) or "no broker"
+            message = f"no log directory of {where} has a replica of {key}{''.join(f'; {each}' for each in failed)}."
+            raise CommandError(message)
+        if not moves:
+            have = "; ".join(f"broker {broker_id} has {', '.join(sorted(each))}" for broker_id, each in sorted(holders.items()))
+            message = f"--to {path} is not possible for {key}: allowed is a log directory of its broker, and {have}."
+            raise misused(message)
+        found |= moves
+    return found
+
+
+class Moving:
+    """What is left of moves into a directory, by what brokers answer. Decides only."""
+
+    def __init__(self, replicas: Mapping[Replica, PlannedMove], path: str) -> None:
+        self.left: dict[Replica, int] = {replica: each.size_bytes for replica, each in replicas.items() if each.directory != path}
+        """Bytes to go, of those that aren't through."""
+        self.failed: dict[Replica, AdminError] = {}
+        self._path = path
+        self._unseen: Counter[Replica] = Counter()
+
+    def observe(self, answers: Answers) -> int:
+        """Take answers over. Returns how many bytes fewer are to go; appends may have them grow."""
+        before = sum(self.left.values())
+        for replica in list(self.left):
+            directories = answers.get(replica.broker_id)
+            if directories is None or isinstance(directories, AdminError):
+                self._fail(replica, f"{directories or 'its broker does not answer'}; the move continues, if the broker does")
+            else:
+                self._look(replica, directories)
+        return max(before - sum(self.left.values()), 0)
+
+    def _look(self, replica: Replica, directories: Mapping[str, LogDir]) -> None:
+        here, target = _place(directories, replica.partition), directories.get(self._path)
+        copy = None if target is None else target.replicas.get(replica.partition)
+        if here == self._path:
+            del self.left[replica]
+        elif copy is not None and here is not None:
+            self._unseen[replica] = 0
+            self.left[replica] = max(_here(directories, replica.partition).size_bytes - copy.size_bytes, 0)
+        else:
+            self._unseen[replica] += 1
+            if target is not None and target.error is not None:
+                self._fail(replica, f"its move has ended: {target.error}")
+            elif self._unseen[replica] > UNSEEN_MAX:
+                where = "no log directory that works has it" if here is None else f"it is in {here}"
+                self._fail(replica, f"its move has ended: {where}")
+
+    def _fail(self, replica: Replica, reason: str) -> None:
+        del self.left[replica]
+        self.failed[replica] = AdminError(f"{replica}: {reason}")
+
+
+async def follow(call: NetworkCall, moving: Moving) -> None:
+    """Return when no move is left, with its progress on a terminal. Errors: AdminError."""
+    replicas = list(moving.left)
+    brokers, partitions = {each.broker_id for each in replicas}, {each.partition for each in replicas}
+    try:
+        with progress("moving", sum(moving.left.values()), is_bytes=True) as bar:
+            while moving.left:
+                answers = await call.client.describe_log_dirs(sorted(brokers), partitions=partitions, timeout=call.timeout_ms / 1000)
+                bar.advance(moving.observe(answers))
+                if moving.left:
+                    await asyncio.sleep(POLL_S)
+    except BaseException:
+        remark("\nWhat has begun goes on. `lowtide log-dirs describe --partitions` shows how far it is.")
+        raise
+
+
+def _place(directories: Mapping[str, LogDir], key: TopicPartition) -> str | None:
+    """The directory in which the replica is, not a copy that is on its way."""
+    return next((path for path, each in directories.items() if key in each.replicas and not each.replicas[key].is_future), None)
+
+
+def _here(directories: Mapping[str, LogDir], key: TopicPartition) -> PlannedMove:
+    path = _place(directories, key)
+    assert path is not None, key
+    return PlannedMove(path, directories[path].replicas[key].size_bytes)
