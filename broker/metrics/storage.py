@@ -68,6 +68,21 @@ _ERASED: Final = counter("lowtide_erased_segments_total", "Segments that were wr
 _ERASED_WRITTEN: Final = counter(
     "lowtide_erased_written_bytes_total", "Bytes of the segments that took their place.", "directory", unit="bytes"
 )
+_MOVES: Final = gauge(
+    "lowtide_log_directory_moves", "Replicas that are on their way into a log directory from another one of the broker.", "directory"
+)
+_MOVES_LAG: Final = gauge(
+    "kafka_server_replicaalterlogdirsmanager_maxlag", "Records that the copy with most of them to go lacks.", "clientId"
+)
+_MOVED: Final = counter("lowtide_log_directory_moves_done_total", "Replicas that were moved into a log directory.", "directory")
+_MOVES_FAILED: Final = counter(
+    "lowtide_log_directory_moves_failed_total",
+    "Moves that ended, or could not begin, because a directory failed; the next start goes on with what has begun.",
+    "directory",
+)
+_COPIED: Final = counter(
+    "lowtide_log_directory_moves_copied_bytes_total", "Bytes that were copied into a log directory for them.", "directory", unit="bytes"
+)
 
 METRICS: Final = (
     _SEGMENTS,
@@ -93,6 +108,11 @@ METRICS: Final = (
     _ERASE_REQUESTS,
     _ERASED,
     _ERASED_WRITTEN,
+    _MOVES,
+    _MOVES_LAG,
+    _MOVED,
+    _MOVES_FAILED,
+    _COPIED,
 )
 
 
@@ -102,6 +122,7 @@ def write(scrape: Scrape, page: Page) -> Iterator[None]:
     yield from _write_waiting(scrape, page)
     yield from _write_start_lags(scrape, page)
     yield from _write_directories(scrape, page)
+    _write_moves(scrape, page)
 
 
 def _write_deleted(scrape: Scrape, page: Page) -> Iterator[None]:
@@ -164,6 +185,17 @@ def _write_start_lags(scrape: Scrape, page: Page) -> Iterator[None]:
     page.rows(_START_LAG, lags if scrape.has_partitions else [])
     page.rows(_START_LAG_MAX, [((broker,), lag) for broker, lag in sorted(most.items())])
     yield
+
+
+def _write_moves(scrape: Scrape, page: Page) -> None:
+    moves = scrape.sources.broker.replicas.log_manager.moves
+    under_way = moves.under_way()
+    targets = Counter(move.target.path for move in under_way)
+    page.rows(_MOVES, [((path,), targets[path]) for path in moves.counts])
+    page.rows(_MOVES_LAG, [(("ReplicaAlterLogDirs",), max((move.lag for move in under_way), default=0))])
+    page.rows(_MOVED, [((path,), counts.done) for path, counts in moves.counts.items()])
+    page.rows(_MOVES_FAILED, [((path,), counts.failed) for path, counts in moves.counts.items()])
+    page.rows(_COPIED, [((path,), counts.copied_bytes) for path, counts in moves.counts.items()])
 
 
 def _write_directories(scrape: Scrape, page: Page) -> Iterator[None]:

@@ -264,6 +264,7 @@ class LogMove:
         future.advance_high_watermark(self.source.high_watermark)
         took_ns = ports.clock.monotonic_ns() - began_ns
         self._unflushed_bytes += appended.size_bytes
+        self._place.counts.on_copied(appended.size_bytes)
         fitting = appended.size_bytes * CHUNK_NS // max(took_ns, CHUNK_NS // 16)
         self._chunk_bytes = min(max(fitting, CHUNK_BYTES_MIN), 2 * self._chunk_bytes, CHUNK_BYTES_MAX)
         if self._unflushed_bytes >= FLUSH_BYTES:

@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Final
 from lowtide.storage.directory.directory_erasures import EraseFailedError
 from lowtide.storage.directory.log_move import LogMove, take_intent_back
 from lowtide.storage.directory.log_starts import LogStartIncrement
-from lowtide.storage.directory.move_place import Allowance, MovePlace
+from lowtide.storage.directory.move_place import Allowance, MoveCounts, MovePlace
+from lowtide.storage.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from lowtide.storage.directory.directory_erasures import OnErased
     from lowtide.storage.directory.directory_logs import DirectoryLogs
     from lowtide.storage.directory.log_settings import DirectoryPorts
-    from lowtide.storage.errors import StorageError
     from lowtide.storage.log.log import Log
 
 MOVES_AT_ONCE: Final = 4
@@ -57,6 +57,8 @@ class LogMoves:
         self._moves: dict[TopicPartition, LogMove] = {}
         self._listeners: list[Callable[[Log, Log], None]] = []
         self._allowance = Allowance()
+        self.counts = {path: MoveCounts() for path in directories}
+        """By the path of the directory into which is moved."""
 
     def listen(self, on_moved: Callable[[Log, Log], None]) -> None:
         """From now on call this with the source and the log that has taken its place, within the turn in which it does."""
@@ -68,6 +70,10 @@ class LogMoves:
 
     def __len__(self) -> int:
         return len(self._moves)
+
+    def under_way(self) -> list[LogMove]:
+        """Moves that have begun, also those that wait for their turn."""
+        return list(self._moves.values())
 
     # ------------------------------------------------------------------ what is asked for
     def alter(self, log: Log, path: str) -> None:
@@ -82,7 +88,11 @@ class LogMoves:
             self._give_up(move)
         if path != log.parent_directory:
             move = self._move(log, self._directories[path])
-            move.begin()
+            try:
+                move.begin()
+            except StorageError:
+                self.counts[path].on_failed()
+                raise
             self._moves[log.topic_partition] = move
 
     def _move(self, log: Log, target: DirectoryLogs, future: Log | None = None) -> LogMove:
@@ -90,6 +100,7 @@ class LogMoves:
             source=self._ports[log.parent_directory],
             target=self._ports[target.path],
             allowance=self._allowance,
+            counts=self.counts[target.path],
             is_going_on=self._is_going_on,
             on_failure=self._on_failure,
             on_moved=self._on_moved,
@@ -165,7 +176,10 @@ class LogMoves:
 
     def on_directory_failed(self, path: str) -> None:
         """Moves from and to a directory that fails end. The next start that can use it goes on with them."""
-        self.forget([key for key, move in self._moves.items() if path in (move.source.parent_directory, move.target.path)])
+        ended = [key for key, move in self._moves.items() if path in (move.source.parent_directory, move.target.path)]
+        for key in ended:
+            self.counts[self._moves[key].target.path].on_failed()
+        self.forget(ended)
 
     def _give_up(self, move: LogMove) -> None:
         """The copy goes, and the log stays where it is."""
@@ -198,6 +212,7 @@ class LogMoves:
 
     def _on_moved(self, move: LogMove, future: Log) -> None:
         source = move.source
+        self.counts[move.target.path].on_done()
         self.forget([source.topic_partition])
         self._logs[source.topic_partition] = future
         for log in (source, future):

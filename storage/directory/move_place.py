@@ -44,12 +44,36 @@ class Allowance:
         self._bytes -= size_bytes
 
 
+class MoveCounts(msgspec.Struct):
+    """What has become of moves into one directory since the start."""
+
+    copied_bytes: int = 0
+    """Of batches, also those of moves that ended otherwise."""
+    done: int = 0
+    failed: int = 0
+    """Ended by a directory that failed, or not begun because it could not hold the copy. The next start may go on with them."""
+
+    def on_copied(self, size_bytes: int) -> None:
+        """So many bytes more are in the directory."""
+        self.copied_bytes += size_bytes
+
+    def on_done(self) -> None:
+        """A copy has taken its source's place."""
+        self.done += 1
+
+    def on_failed(self) -> None:
+        """A move has ended by a failure."""
+        self.failed += 1
+
+
 class MovePlace(msgspec.Struct, frozen=True, kw_only=True):
     """The outside world of one move, which is the first argument where it is `Any`."""
 
     source: DirectoryPorts
     target: DirectoryPorts
     allowance: Allowance
+    counts: MoveCounts
+    """Of the target."""
     is_going_on: Callable[[Any], bool]
     on_failure: Callable[[str, StorageError], None]
     """Called with the path of the directory that fails."""

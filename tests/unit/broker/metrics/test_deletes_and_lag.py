@@ -6,9 +6,11 @@ import asyncio
 
 import pytest
 
+from bench import request_path
 from bench.request_path import RECORDS, TOPIC, World, commit, delete, produce
 from lowtide.broker.metrics.remote_ends import INTERVAL_MS
 from lowtide.protocol.batch_building import build_batch
+from lowtide.protocol.messages.alter_replica_log_dirs import AlterReplicaLogDir, AlterReplicaLogDirsRequest, AlterReplicaLogDirTopic
 from lowtide.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 from lowtide.protocol.messages.erase_records import EraseRecordsPartition, EraseRecordsRequest, EraseRecordsTopic
 from lowtide.protocol.messages.find_coordinator import FindCoordinatorRequest
@@ -66,6 +68,38 @@ def test_an_erasure_is_counted_with_what_it_wrote() -> None:
         after = await scrape(world.machines[0])
         assert after.since(before, "lowtide_erased_segments_total", directory=directory) == 1
         assert after.since(before, "lowtide_erased_written_bytes_total", directory=directory) == log.segments[0].size > 0
+
+    simulate(run)
+
+
+def test_a_move_between_directories_is_counted_with_what_it_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_path, "SETTINGS", request_path.SETTINGS | {"log.dirs": "/a,/b"})
+
+    async def run(world: World, client: WireClient) -> None:
+        await client.request(produce(1), 9)
+        replicas = world.machines[0].broker.replicas
+        log = replicas.partitions[TopicPartition(TOPIC, 0)].log
+        source, target = log.parent_directory, "/b" if log.parent_directory == "/a" else "/a"
+        size, before = sum(segment.size for segment in log.segments), await scrape(world.machines[0])
+        assert before.of("kafka_server_replicaalterlogdirsmanager_maxlag", clientId="ReplicaAlterLogDirs") == 0
+        asked = AlterReplicaLogDir(path=target, topics=[AlterReplicaLogDirTopic(name=TOPIC, partitions=[0])])
+        replicas.log_manager.moves.limit(lambda: 0.0)
+        answer = await client.request(AlterReplicaLogDirsRequest(dirs=[asked]), 2)
+        assert answer.results[0].partitions[0].error_code == 0
+        during = await scrape(world.machines[0])
+        assert (during.of("lowtide_log_directory_moves", directory=target), during.of("lowtide_log_directory_moves", directory=source)) == (
+            1,
+            0,
+        )
+        assert during.of("kafka_server_replicaalterlogdirsmanager_maxlag", clientId="ReplicaAlterLogDirs") > 0
+        replicas.log_manager.moves.limit(lambda: float("inf"))
+        while replicas.log_manager.moves.under_way():
+            await asyncio.sleep(0.1)
+        after = await scrape(world.machines[0])
+        assert after.of("lowtide_log_directory_moves", directory=target) == 0
+        for name, risen in (("done_total", 1), ("failed_total", 0), ("copied_bytes_total", size)):
+            assert after.since(before, f"lowtide_log_directory_moves_{name}", directory=target) == risen
+            assert after.since(before, f"lowtide_log_directory_moves_{name}", directory=source) == 0
 
     simulate(run)
 

@@ -300,9 +300,13 @@ def test_a_target_that_fails_leaves_the_log_where_it_is() -> None:
     assert not log.offline
     with pytest.raises(StorageError, match="offline"):
         world.manager.moves.alter(log, path)
+    assert {each: (counts.done, counts.failed) for each, counts in world.manager.moves.counts.items()} == {ONE: (0, 0), TWO: (0, 0)} | {
+        path: (0, 2)
+    }
     world.restart()
     settle(world)
     assert world.manager.logs[A0].parent_directory == path, "the next start continues"
+    assert (world.manager.moves.counts[path].done, world.manager.moves.counts[path].failed) == (1, 0)
 
 
 def test_a_source_that_fails_takes_the_partition_offline() -> None:
