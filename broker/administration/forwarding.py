@@ -2,7 +2,8 @@
 
 So clients may send them to any broker. The controller gets the request in an envelope, in the same API version, with the client's
 principal, address and id: its quotas and its audit log see that client. The broker that a client is connected to asks whether it may do
-that, before it forwards (`guards/administration`); what was forwarded is never forwarded again.
+that, before it forwards (`guards/administration`); what was forwarded is never forwarded again. While a cluster is upgraded
+its controller may be of a version that doesn't know envelopes: that one gets the request as it is.
 
 While there is no controller, or it isn't reached, a new one is waited for. In the end the answer is NOT_CONTROLLER, or, when the request
 was sent and no answer came, REQUEST_TIMED_OUT: at the latest when the registration of the broker that was asked has ended.
@@ -21,14 +22,16 @@ import msgspec
 
 from lowtide.broker.administration.committing import newer_image
 from lowtide.broker.administration.envelopes import OF_THE_BROKER, Origin, answer_in, sealed
-from lowtide.broker.network.peer_client import PeerClient, PeerClients, PeerError
+from lowtide.broker.network.peer_client import PeerClients, PeerError
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
+from lowtide.metadata.broker_image import BrokerImage
 from lowtide.metadata.image import ImageDelta, MetadataImage
+from lowtide.metadata.records import LOG_START_REPORTING_LEVEL
 from lowtide.metadata.session import MetadataSession
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
+from lowtide.protocol.messages.envelope import EnvelopeResponse
 from lowtide.protocol.schema import ApiMessage
 from lowtide.replication.refusal import Refusal
 
@@ -62,6 +65,10 @@ DEFAULT_TIMEOUT_MS: Final = 30_000
 
 CONNECTIONS_MAX: Final = 16
 """To one controller. A request holds its connection until it is answered."""
+
+WITHOUT_ENVELOPES: Final = LOG_START_REPORTING_LEVEL
+"""The metadata level of versions that don't take envelopes, and close the connection at one. They have no logins either, so it doesn't
+matter to them whom a request comes from. What is forwarded they know by the client id of the connection, which ends in its purpose."""
 
 _RETRY_S: Final = 0.1
 
@@ -121,7 +128,6 @@ class Forwarder:
         Refusals: NOT_CONTROLLER, REQUEST_TIMED_OUT when it isn't known what became of the request, CLUSTER_AUTHORIZATION_FAILED where this
         broker has no CLUSTER_ACTION.
         """
-        envelope = sealed(key, version, request, origin)
         loop = asyncio.get_running_loop()
         give_up = loop.time() + min(timeout_ms, CONTROLLER_WAIT_MS) / 1000
         reason = "there is no controller"
@@ -130,7 +136,10 @@ class Forwarder:
             controller = image.brokers.get(image.controller_id)
             if controller is not None and controller.broker_id != self._metadata.broker_id:
                 try:
-                    return _taken_out(key, version, await self._send(controller.broker_id, envelope, timeout_ms))
+                    if controller.metadata_level == WITHOUT_ENVELOPES:
+                        return await self._send(controller, key, version, request, timeout_ms)
+                    envelope = sealed(key, version, request, origin)
+                    return _taken_out(key, version, await self._send(controller, ApiKey.ENVELOPE, 0, envelope, timeout_ms))
                 except PeerError as error:
                     reason = str(error)
                     if error.was_sent:
@@ -150,21 +159,17 @@ class Forwarder:
                 return False
         return True
 
-    async def _send(self, broker_id: int, envelope: EnvelopeRequest, timeout_ms: int) -> EnvelopeResponse:
-        """Errors: PeerError."""
+    async def _send(self, controller: BrokerImage, key: ApiKey, version: int, request: ApiMessage, timeout_ms: int) -> Any:
+        """The answer to one request. Errors: PeerError."""
         number = next((each for each in range(CONNECTIONS_MAX) if each not in self._busy), None)
-        client = self.peers.client_of(self._metadata.image.brokers[broker_id], _purpose(number or 0))
+        client = self.peers.client_of(controller, _purpose(number or 0))
         if number is None:
-            return await self._ask(client, envelope, timeout_ms)
+            return await client.request(key, version, request, timeout_ms + ANSWER_GRACE_MS)
         self._busy.add(number)
         try:
-            return await self._ask(client, envelope, timeout_ms)
+            return await client.request(key, version, request, timeout_ms + ANSWER_GRACE_MS)
         finally:
             self._busy.discard(number)
-
-    async def _ask(self, client: PeerClient, envelope: EnvelopeRequest, timeout_ms: int) -> EnvelopeResponse:
-        answer: EnvelopeResponse = await client.request(ApiKey.ENVELOPE, 0, envelope, timeout_ms + ANSWER_GRACE_MS)
-        return answer
 
 
 def _taken_out(key: ApiKey, version: int, envelope: EnvelopeResponse) -> Any | Refusal:

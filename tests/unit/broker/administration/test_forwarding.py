@@ -14,10 +14,10 @@ from lowtide.broker.network.peer_client import PeerError
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.security.principal import KafkaPrincipal
 from lowtide.metadata.image import BrokerImage, ImageDelta, MetadataImage
-from lowtide.metadata.records import Listener
+from lowtide.metadata.records import LOG_START_REPORTING_LEVEL, NEWEST_LEVEL, Listener
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
+from lowtide.protocol.messages.envelope import EnvelopeResponse
 from lowtide.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse
 from lowtide.replication.refusal import Refusal
 from lowtide.runtime.simulated_loop import SimulatedLoop
@@ -34,11 +34,13 @@ class Session:
     def __init__(self, controller_id: int) -> None:
         self.changed = asyncio.Event()
         self.listeners: list[Any] = []
+        self.level = NEWEST_LEVEL
         self.show(controller_id)
 
     def show(self, controller_id: int, *, without: int | None = None) -> None:
         listener = Listener("PLAINTEXT", "host", 9000)
-        brokers = {broker_id: BrokerImage(broker_id, broker_id, (listener,)) for broker_id in (1, 2, 3) if broker_id != without}
+        ids = [broker_id for broker_id in (1, 2, 3) if broker_id != without]
+        brokers = {broker_id: BrokerImage(broker_id, broker_id, (listener,), metadata_level=self.level) for broker_id in ids}
         old = getattr(self, "image", MetadataImage())
         self.image = MetadataImage(revision=old.revision + 1, controller_id=controller_id, brokers=brokers)
         self.changed.set()
@@ -67,6 +69,7 @@ class Peers:
         self.failures: dict[int, PeerError] = {}
         self.silent: dict[tuple[int, str], list[asyncio.Future[EnvelopeResponse]]] = {}
         self.never_answer = False
+        self.know_no_envelopes = False
         self.origins: list[Origin] = []
         self.error_code = 0
 
@@ -80,7 +83,13 @@ class Peers:
         peers, broker_id = self, broker.broker_id
 
         class Client:
-            async def request(self, key: int, _version: int, envelope: EnvelopeRequest, _timeout_ms: int) -> EnvelopeResponse:
+            async def request(self, key: int, version: int, envelope: Any, _timeout_ms: int) -> Any:
+                if peers.know_no_envelopes:
+                    if key == ApiKey.ENVELOPE:
+                        raise PeerError("it closed the connection", was_sent=True)
+                    assert (key, version, envelope) == (KEY, 0, REQUEST)
+                    peers.asked.append((broker_id, purpose, version))
+                    return answer_of(broker_id)
                 assert key == ApiKey.ENVELOPE
                 inner = opened(envelope, FORWARDED)
                 assert (inner.key, inner.body) == (KEY, REQUEST)
@@ -136,6 +145,19 @@ def test_the_controller_is_asked_over_as_many_connections_as_requests_wait() -> 
         assert {purpose for _, purpose, _ in peers.asked} == {"forwarding-0", "forwarding-1", "forwarding-2"}
         assert await forwarder.ask(KEY, 0, REQUEST, 1000) == answer_of(2)
         assert peers.asked[-1][1] == "forwarding-0"
+
+    play(scenario)
+
+
+def test_a_controller_of_a_version_without_envelopes_is_asked_without_one() -> None:
+    """In the middle of an upgrade. It closed the connection, and no topic could be created by way of an upgraded broker."""
+
+    async def scenario(session: Session, peers: Peers, forwarder: Forwarder) -> None:
+        peers.know_no_envelopes = True
+        session.level = LOG_START_REPORTING_LEVEL
+        session.show(2)
+        assert await forwarder.ask(KEY, 0, REQUEST, 1000) == answer_of(2)
+        assert peers.asked == [(2, "forwarding-0", 0)], "the purpose is in the client id, by which it knows what is forwarded"
 
     play(scenario)
 
