@@ -164,6 +164,7 @@ SECONDS: dict[str, int] = {
     "tests/chaos/test_members_come_and_go.py": 29,
     "tests/chaos/test_etcd_store.py": 27,
     "tests/chaos/test_one_way_partitions.py": 24,
+    "tests/chaos/test_earlier_directories.py": 8,
     "tests/chaos/test_metadata_backup.py": 96,
     "tests/chaos/test_older_metadata.py": 22,
     "tests/chaos/test_deleted_is_gone.py": 25,
