@@ -18,6 +18,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("LOWTIDE_HTTP_LISTENERS", "")
     state.register(config)
     left_open.abort_those_of_aiokafka()
+    left_open.close_those_of_kafka_python()
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -6,7 +6,6 @@ Each client has its own topic, led by the broker that fails, and producers and c
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import threading
 from collections.abc import Callable
@@ -21,11 +20,7 @@ from tests.clients.open_clients import OPEN_CONSUMERS, OPEN_PRODUCERS, kcat_valu
 
 from .cluster_processes import ClusterProcesses
 
-pytestmark = [
-    pytest.mark.skipif(missing() is not None, reason=str(missing())),
-    # kafka-python does not close the sockets whose connection is refused while a broker is down.
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
-]
+pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
 AT_ONCE = 5
 LIMIT_S = 120.0
@@ -133,4 +128,3 @@ async def test_clients_continue_while_a_broker_fails_and_returns(tmp_path: Path,
             row = await cluster.until_in_sync(topic)
             assert await cluster.bounds(row.leader_id, topic) == (0, producers[name].rounds * AT_ONCE), name
         cluster.check_no_faults()
-    gc.collect()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import logging
 import threading
 from collections.abc import Iterator
 
@@ -15,22 +13,17 @@ from .driver import TO_HIGH_WATERMARK, Sent, until
 from .driver_confluent import Confluent
 from .open_clients import OPEN_CONSUMERS, OPEN_PRODUCERS, kcat_value
 
-# kafka-python does not close sockets whose connection is refused while nothing listens; `cluster` removes them.
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
-
 TOPIC = "restarted"
 
 
 @pytest.fixture
-def cluster(caplog: pytest.LogCaptureFixture) -> Iterator[LowtideCluster]:
+def cluster() -> Iterator[LowtideCluster]:
     """A separate broker, which may stop, with a topic of one empty partition."""
-    caplog.set_level(logging.CRITICAL, logger="kafka")  # its log records reference its sockets, and pytest keeps them
     with LowtideCluster() as cluster:
         other = Confluent(cluster.bootstrap)
         other.create_topic(TOPIC, 1, {})
         until(lambda: other.partition_count(TOPIC) == 1)
         yield cluster
-    gc.collect()
 
 
 def numbered(first: int, count: int) -> list[Sent]:

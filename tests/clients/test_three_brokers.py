@@ -5,8 +5,6 @@ Every partition has three replicas, two of which must be in sync.
 
 from __future__ import annotations
 
-import gc
-import logging
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -20,9 +18,6 @@ from .conftest import CLIENTS, LIBRARIES
 from .driver import Driver, Sent, until
 from .driver_confluent import Confluent
 from .open_clients import OPEN_CONSUMERS, OPEN_PRODUCERS, kcat_value
-
-# kafka-python does not close sockets whose connection is refused while nothing listens; the fixture removes them.
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 
 PARTITIONS = range(3)
 SESSION_MS = 2000
@@ -39,12 +34,10 @@ def three() -> Iterator[LowtideCluster]:
     }
     with LowtideCluster(brokers=3, config=config) as cluster:
         yield cluster
-    gc.collect()
 
 
 @pytest.fixture(autouse=True)
-def _all_in_sync(three: LowtideCluster, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL, logger="kafka")  # its log records reference its sockets, and pytest keeps them
+def _all_in_sync(three: LowtideCluster) -> None:
     until(lambda: all_in_sync(three))
 
 
