@@ -138,10 +138,10 @@ async def reassign(cluster: ClusterWorld, topic: str, number: int, replicas: lis
 
 async def _administer(cluster: ClusterWorld, request: Any, version: int) -> Any:
     """Ask any broker; None when that fails."""
-    return await _ask(cluster.random.choice(cluster.machines), request, version)
+    return await ask(cluster.random.choice(cluster.machines), request, version)
 
 
-async def _ask(machine: Machine, request: Any, version: int) -> Any:
+async def ask(machine: Machine, request: Any, version: int) -> Any:
     """Ask this broker; None when that fails."""
     client: WireClient | None = None
     try:
@@ -187,13 +187,13 @@ async def _make_anew(cluster: ClusterWorld) -> None:
     if leader is None:
         return
     follower = next((machines[each] for each in topic.partitions[0].replicas if each != leader.broker_id), None)
-    written = await _ask(leader, _brief_records(), 9)
+    written = await ask(leader, _brief_records(), 9)
     if written is None or written.responses[0].partition_responses[0].error_code:
         return
     if follower is not None:
         cluster.excuses.begin(follower.broker_id)
         follower.pause()
-    answer = asyncio.get_running_loop().create_task(_ask(leader, _brief_delete(), 2), name="a delete of a topic that goes")
+    answer = asyncio.get_running_loop().create_task(ask(leader, _brief_delete(), 2), name="a delete of a topic that goes")
     await cluster.sleep(0.0, 0.1)
     gone = await _administer(cluster, DeleteTopicsRequest(topic_names=[BRIEF], timeout_ms=_ADMIN_TIMEOUT_MS), 5)
     is_new = gone is not None and not gone.responses[0].error_code and await _create_brief(cluster)

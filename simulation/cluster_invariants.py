@@ -58,7 +58,7 @@ class ClusterInvariants:
         self.parked = ParkedDeletes(self.machines, chronicle)
         self._shared = shared
         self._chronicle = chronicle
-        self._entries: dict[BrokerId, tuple[object, int, list[ReplicaWatch]]] = {}
+        self._entries: dict[BrokerId, tuple[object, int, int, list[ReplicaWatch]]] = {}
         self._owners: dict[tuple[TopicId, int, int], tuple[BrokerId, int]] = {}
         self._images: dict[BrokerId, int] = {}
         self._looks_at_all = True
@@ -97,13 +97,13 @@ class ClusterInvariants:
 
     def _look_at(self, machine: Machine, manager: LogManager, *, may_have_changed: bool) -> None:
         entry = self._entries.get(machine.broker_id)
-        logs = manager.logs
-        if entry is None or entry[0] is not manager or entry[1] != len(logs):
-            entry = (manager, len(logs), [self.watches.of(machine, log) for log in logs.values()])
+        logs, moved = manager.logs, manager.moves.done
+        if entry is None or entry[:3] != (manager, len(logs), moved):
+            entry = (manager, len(logs), moved, [self.watches.of(machine, log) for log in logs.values()])
             self._entries[machine.broker_id] = entry
         elif not may_have_changed:
             return
-        for watch in entry[2]:
+        for watch in entry[3]:
             log = watch.log
             assert log is not None
             if (log.log_start_offset, log.high_watermark, log.log_end_offset) != watch.seen:

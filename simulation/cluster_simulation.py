@@ -34,7 +34,7 @@ from lowtide.simulation.coordinator_work import (
     WORK_TOPIC,
     CoordinatorWork,
 )
-from lowtide.simulation.faults import ALONE, FAULTS
+from lowtide.simulation.faults import ALONE, FAULTS, WHERE_NAMED
 from lowtide.simulation.history import HistoryError
 from lowtide.simulation.machines import State
 from lowtide.simulation.transaction_load import TRANSACTION_SETTINGS
@@ -65,7 +65,7 @@ class ClusterSimulation(ClusterWorld):
 
     topics = (TOPIC, *COORDINATED_TOPICS)
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  parts of a run, each by its name
         self,
         loop: SimulatedLoop,
         seed: int,
@@ -74,14 +74,16 @@ class ClusterSimulation(ClusterWorld):
         unclean: bool | None = None,
         kinds: tuple[str, ...] | None = None,
         erases: bool | None = None,
+        directories: tuple[str, ...] | None = None,
     ) -> None:
-        """`faults` are the only ones to strike, in any order; without it all of them do. `unclean` says what is else left to chance.
+        """`faults` are the only ones to strike, in any order; without it all do, but for those of `WHERE_NAMED`.
 
+        `unclean` and `directories`, the log directories of each broker, say what is else left to chance.
         `kinds` of what clients do (`KINDS`) are left to chance too, but for partitions, without it. Topics erase what is deleted if
         `erases` says so; without it those of every third seed, where all else is left to chance.
         """
         self.erases = seed % 3 == 1 and kinds is None and faults is None if erases is None else erases
-        super().__init__(loop, seed, unclean=unclean, kinds=kinds)
+        super().__init__(loop, seed, unclean=unclean, kinds=kinds, directories=directories)
         self.loads += [
             PartitionLoad(TOPIC, number, self.client, Random(self.random.getrandbits(64)), self.invariants)
             for number in range(self.partitions)
@@ -97,7 +99,7 @@ class ClusterSimulation(ClusterWorld):
             self.invariants.promises.loads.setdefault(load.topic, {})[load.partition] = load
             self.loads.append(load)
         self.authorization = AuthorizationWork(self, Random(seed + 6), self.kinds)
-        self._faults = {name: FAULTS[name] for name in faults} if faults is not None else FAULTS
+        self._faults = {name: (FAULTS | WHERE_NAMED)[name] for name in faults} if faults is not None else FAULTS
         self._tasks: list[asyncio.Task[None]] = []
         self._striking = 0
         self._is_alone = False
@@ -278,7 +280,7 @@ class ClusterLoop(SimulatedLoop):
         super().advance(timeout_s)
 
 
-def simulate_cluster(
+def simulate_cluster(  # noqa: PLR0913  as of `ClusterSimulation`
     seed: int,
     *,
     faults: tuple[str, ...] | None = None,
@@ -286,10 +288,13 @@ def simulate_cluster(
     unclean: bool | None = None,
     kinds: tuple[str, ...] | None = None,
     erases: bool | None = None,
+    directories: tuple[str, ...] | None = None,
 ) -> ClusterSimulation:
     """Run one seed to its end. Errors: HistoryError, or whatever broke; each tells the seed and the run's last events."""
     with closing(ClusterLoop(seed, time_limit_s=1800.0)) as loop:
-        cluster = loop.cluster = ClusterSimulation(loop, seed, faults=faults, unclean=unclean, kinds=kinds, erases=erases)
+        cluster = loop.cluster = ClusterSimulation(
+            loop, seed, faults=faults, unclean=unclean, kinds=kinds, erases=erases, directories=directories
+        )
         try:
             loop.run_until_complete(cluster.run(strikes=strikes))
             if failures := loop.failures():

@@ -44,7 +44,15 @@ class ClusterWorld:
     topics: ClassVar[tuple[str, ...]] = (TOPIC,)
     """What faults strike, where it is there."""
 
-    def __init__(self, loop: SimulatedLoop, seed: int, *, unclean: bool | None, kinds: tuple[str, ...] | None) -> None:
+    def __init__(
+        self,
+        loop: SimulatedLoop,
+        seed: int,
+        *,
+        unclean: bool | None,
+        kinds: tuple[str, ...] | None,
+        directories: tuple[str, ...] | None = None,
+    ) -> None:
         """What is None is left to chance."""
         self.loop = loop
         self.seed = seed
@@ -56,7 +64,8 @@ class ClusterWorld:
         self.excuses = Excuses(loop)
         self.shared = SharedStore(loop, Random(seed + 1))
         self.flushes = self.random.random() < 0.5  # noqa: PLR2004
-        self.directories = ("/a",) if self.random.random() < 0.8 else ("/a", "/b")  # noqa: PLR2004
+        drawn = ("/a",) if self.random.random() < 0.8 else ("/a", "/b")  # noqa: PLR2004
+        self.directories = drawn if directories is None else directories
         self.brokers = self.random.choice((3, 3, 3, 3, 3, 3, 4, 2, 1))
         self.partitions = self.random.choice((1, 2))
         self.versions = {OLD_VERSION_KEY: OLD_VERSION} if self.random.random() < 0.1 else {}  # noqa: PLR2004

@@ -11,6 +11,7 @@ from typing import Final, TypeAlias
 
 from lowtide.simulation.admin_faults import change_replicas, flip_leader, leave_while_waiting, move_leader, topic_created_again, upgrade
 from lowtide.simulation.cluster_world import ClusterWorld
+from lowtide.simulation.directory_moves import move_between_directories
 from lowtide.simulation.disk_faults import (
     LONG_S,
     SHORT_S,
@@ -298,6 +299,9 @@ FAULTS: Final[dict[str, tuple[Fault, int]]] = {
     "cold pages": (cold_pages, 3),
 }
 """Each with how often it is chosen."""
+
+WHERE_NAMED: Final[dict[str, tuple[Fault, int]]] = {"moves between directories": (move_between_directories, 20)}
+"""Those that need a cluster made for them: they strike where a run names them."""
 
 ALONE: Final = frozenset({"store restored"})
 """Those that are an operator's work with all brokers: they wait until the others are over, which wait for them."""

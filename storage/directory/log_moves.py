@@ -71,6 +71,11 @@ class LogMoves:
     def __len__(self) -> int:
         return len(self._moves)
 
+    @property
+    def done(self) -> int:
+        """Copies that have taken their source's place since the start, in all directories."""
+        return sum(counts.done for counts in self.counts.values())
+
     def under_way(self) -> list[LogMove]:
         """Moves that have begun, also those that wait for their turn."""
         return list(self._moves.values())
