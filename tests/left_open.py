@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import warnings
 from asyncio.selector_events import BaseSelectorEventLoop
 from typing import Any
 
@@ -47,9 +48,12 @@ class _ClosedWhenCollected(socket.socket):
 
 def close_those_of_kafka_python() -> None:
     """From now on."""
-    from kafka.net.inet import KafkaNetSocket
-    from kafka.net.selector import NetworkSelector
-    from kafka.net.transport import KafkaSSLTransport
+    with warnings.catch_warnings():
+        # It reads its schemas by a function that Python 3.11 calls deprecated: an error here ends the run before its first test.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from kafka.net.inet import KafkaNetSocket
+        from kafka.net.selector import NetworkSelector
+        from kafka.net.transport import KafkaSSLTransport
 
     handshake, begin = KafkaSSLTransport.handshake, NetworkSelector.__init__
 
