@@ -83,7 +83,11 @@ def store_file(place: Place, first_log_dir: str | None, *, several: bool) -> str
     if place.ca or place.cert or place.key:
         raise misused("--metadata-ca, --metadata-cert and --metadata-key are of no use without --metadata etcd://….")
     first = Path(first_log_dir or "")
-    if place.metadata is None and (several or not first_log_dir or not first.is_dir()):
+    if place.metadata is None and not first_log_dir:
+        raise misused(
+            "It isn't given where the metadata are: --log-dirs of their broker, or --metadata with etcd://… or the path of the file."
+        )
+    if place.metadata is None and (several or not first.is_dir()):
         raise misused("It isn't given where the metadata are: --metadata etcd://…, or the path of the file.")
     path = place.metadata or f"{first}/{METADATA_FILE}"
     if not Path(path).parent.is_dir() or Path(path).is_dir():

@@ -227,10 +227,7 @@ def plan_recovery(
             values[keys.partition(topic.topic_id, number)] = encode(record)
             partitions.append(RecoveredPartition(topic.name, number, state.isr, record.isr, record.leader_epoch, *found))
             if found[1] is None:
-                names = ", ".join(map(str, state.isr))
-                problems.append(
-                    f"{topic.name}-{number}: of its in-sync replicas ({names}) no sound log is given; it stays without a leader"
-                )
+                problems.append(f"{topic.name}-{number}: {_without_logs(state)}")
                 kept.append((topic.topic_id, number, state))
     _raise_counters(values, facts, copy, rows)
     for broker_id, replicas in _still_stale(image, kept).items():
@@ -270,6 +267,15 @@ def _recovered(
         state.replicas, in_sync, (LONG_AGO,) * len(in_sync), NO_LEADER, epoch, partition_epoch, state.adding, state.removing
     )
     return record, (max(starts), best[1]) if best is not None else (None, None)
+
+
+def _without_logs(state: PartitionImage) -> str:
+    """What becomes of a partition without a sound log of a replica that was in sync. The only replica is led as it is (rule DR8)."""
+    if len(state.replicas) == 1:
+        leader = f"broker {state.replicas[0]}"
+        return f"no sound log of its only replica is given; {leader} leads it with what it has when it starts, perhaps nothing"
+    names = ", ".join(map(str, state.isr))
+    return f"of its in-sync replicas ({names}) no sound log is given; it stays without a leader"
 
 
 def _still_stale(
