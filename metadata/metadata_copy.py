@@ -27,12 +27,15 @@ import crc32c
 import msgspec
 
 from lowtide.metadata import keys
+from lowtide.metadata.records import TopicRecord, decode
 from lowtide.metadata.store import NO_LEASE, Revision  # Read at run time, by msgspec.
+from lowtide.protocol.types import parse_topic_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from lowtide.metadata.store import Batch, KeyValue
+    from lowtide.protocol.types import TopicId
 
 FORMAT: Final = 0
 KEYS_PER_LINE: Final = 100
@@ -174,6 +177,12 @@ def _text_row(row: Row) -> _TextRow:
 
 def _row(row: _TextRow) -> Row:
     return row[0].encode(_TEXT), row[1].encode(_TEXT), row[2], row[3]
+
+
+def topics_of(copy: MetadataCopy) -> dict[str, TopicId]:
+    """The ids of the topics, by name. Errors: MetadataCorruptError."""
+    rows = ((key, row[1]) for key, row in copy.rows.items() if key.startswith(keys.TOPICS))
+    return {key.removeprefix(keys.TOPICS).decode(): parse_topic_id(decode(key, value, TopicRecord).topic_id) for key, value in rows}
 
 
 # Comparing it with a store

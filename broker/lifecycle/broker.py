@@ -37,7 +37,7 @@ from lowtide.metadata.broker_image import Replicas
 from lowtide.metadata.embedded import METADATA_FILE
 from lowtide.metadata.errors import InconsistentClusterError, OldBrokerError, OtherClusterError, SessionError
 from lowtide.metadata.image import ImageDelta, MetadataImage
-from lowtide.metadata.metadata_copy import MetadataCopy
+from lowtide.metadata.metadata_copy import MetadataCopy, topics_of
 from lowtide.metadata.records import Listener, MetadataCorruptError
 from lowtide.metadata.session import MetadataSession
 from lowtide.metadata.store import MetadataStoreError, OwnedStore
@@ -172,6 +172,8 @@ class Broker:
             required=None if ports.shared_metadata else config.log_dirs[0],
             topics=topics,
             deleted_topics=self._session.image.deleted_topics,
+            # Where one broker has the metadata, no topic is deleted while it is away.
+            remembered_topics={path: topics_of(copy) for path, copy in remembered.items()} if ports.shared_metadata else {},
         )
         tell_recoveries(self._log_manager, ports.clock.monotonic_ms() - began_ms, self.log)
         self._session.keep(self._keep_copies)

@@ -45,6 +45,8 @@ class OpenRequest(msgspec.Struct, frozen=True, kw_only=True):
     """By name, the topics of the cluster's metadata."""
     deleted_topics: Container[TopicId] = ()
     """Topics of which the metadata hold that they were deleted: only what is left of these may be removed."""
+    remembered_topics: Mapping[str, Mapping[str, TopicId]] = msgspec.field(default_factory=dict)
+    """By directory, the ids of topics by name, as they were when it was last used; without a directory that doesn't remember."""
 
 
 class OfflinePartition(NamedTuple):
@@ -88,6 +90,7 @@ def open_directories(filesystem: FileSystem, directories: Mapping[str, Directory
             except StorageError as error:
                 opening.on_failed(path, error)
     opening.check_any_is_left()
+    opening.set_aside_what_cannot_be_told()
     opening.settle_repeated_partitions()
     opening.settle_moves()
     for path, directory in directories.items():
@@ -163,6 +166,20 @@ class _Opening:
     def check_any_is_left(self) -> None:
         if self._failure is not None and not any(directory.is_online for directory in self._directories.values()):
             raise self._failure
+
+    def set_aside_what_cannot_be_told(self) -> None:
+        """A folder that a power cut has left without its topic id is of the topic that its name had then, not of one made since.
+
+        What was promised to be durable has its topic id durably, so no such folder is missed. One stays where the directory remembers
+        that the topic of the name is the same still; what doesn't remember, such as a directory of Kafka's, has folders of the topics of
+        the metadata.
+        """
+        for path, remembered in self._request.remembered_topics.items():
+            directory = self._directories[path]
+            for key in [key for key, topic_id in directory.folders.items() if topic_id == ZERO_TOPIC_ID] if directory.is_online else ():
+                before, topic = remembered.get(key.topic), self._request.topics.get(key.topic)
+                if before is None or topic is None or before != topic.topic_id:
+                    directory.leave_out(key, is_deleted=before is not None and before in self._request.deleted_topics)
 
     def settle_repeated_partitions(self) -> None:
         """A partition that two directories have: what is left of a deleted topic goes, anything else is refused."""

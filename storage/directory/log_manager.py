@@ -98,11 +98,13 @@ class LogManager:
         required: str | None = None,
         topics: Mapping[str, KnownTopic] | None = None,
         deleted_topics: Container[TopicId] = (),
+        remembered_topics: Mapping[str, Mapping[str, TopicId]] | None = None,
     ) -> None:
         """Takes all directories and loads all logs; recovers those that weren't stopped cleanly. Start code: it syncs, and may take long.
 
         A directory that fails goes offline, with its partitions, if another one is left and it isn't the `required` one. `topics` are
         those of the cluster's metadata, by name; what is left of others is removed if it is of `deleted_topics`, or else set aside.
+        `remembered_topics` are, by directory, those of its last use: see `OpenRequest`.
         Errors: StorageError in one sentence; see `open_directories`.
         """
         absolute = list(map(self._filesystem.absolute_path, self._paths))
@@ -114,6 +116,7 @@ class LogManager:
             required=None if required is None else required.rstrip("/") or "/",
             topics=topics or {},
             deleted_topics=deleted_topics,
+            remembered_topics=remembered_topics or {},
         )
         try:
             self._opened = open_directories(self._filesystem, self._directories, request)
@@ -177,7 +180,8 @@ class LogManager:
     def create_log(self, topic_partition: TopicPartition, topic_id: TopicId, config: LogConfig) -> Log:
         """The partition's log, made if there is none, in the online directory with the fewest partitions; if that fails, in the next.
 
-        A folder that didn't tell its topic id is taken for this topic's: a deleted topic's folder has lost the name durably before.
+        A folder that didn't tell its topic id is taken for this topic's: a deleted topic's folder has lost the name durably before, or was
+        set aside by the start.
         Errors: StorageError when all disks fail or are full, when the partition's directory is offline, and for a damaged partition.
         Does not promise: durability of the empty log; the metadata say what there is.
         """

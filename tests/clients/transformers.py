@@ -16,6 +16,8 @@ from aiokafka import TopicPartition as AiokafkaPartition
 from aiokafka.errors import KafkaError as AiokafkaError
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
+from .driver import until
+
 WAIT_S: Final = 120
 T = TypeVar("T")
 
@@ -112,6 +114,8 @@ class KafkaPythonTransformer:
             enable_auto_commit=False,
             isolation_level="read_committed",
         )
+        # A member that joins while the metadata are on their way may assign itself nothing, for good.
+        until(lambda: self._consumer.partitions_for_topic(source) is not None)
 
     def begin(self, count: int) -> list[bytes]:
         values: list[bytes] = []

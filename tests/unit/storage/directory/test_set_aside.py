@@ -5,6 +5,10 @@ from __future__ import annotations
 import errno
 from functools import partial
 
+import pytest
+
+from lowtide.protocol.types import TopicId
+from lowtide.storage.checkpoint import PARTITION_METADATA
 from lowtide.storage.directory.log_manager import KnownTopic
 
 from .test_log_manager import A0, A1, CONFIG, ONE, TWO, A, B, World, append
@@ -75,3 +79,33 @@ def test_of_two_logs_of_a_name_the_one_of_an_unknown_topic_is_set_aside_and_that
         world.tick(1_000_000)
         assert len(strays(world, here)) == expected
         assert not world.filesystem.exists(f"{here}/{A0}")
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "deleted", "expected"),
+    [
+        (A, A, [], "kept"),
+        (A, ANEW, [], "set aside"),
+        (A, ANEW, [A], "removed"),
+        (A, None, [], "set aside"),
+        (None, ANEW, [], "set aside"),
+    ],
+)
+def test_a_folder_without_its_topic_id_is_of_no_topic_that_was_made_since(
+    before: bytes | None, now: bytes | None, deleted: list[TopicId], expected: str
+) -> None:
+    """A power cut can leave it so. Taken for the log of a topic of the same name, it would bring deleted records back."""
+    world = World()
+    (log,) = world.create(A0)
+    append(log, 3)
+    world.manager.close()
+    world.filesystem.unlink(f"{ONE}/{A0}/{PARTITION_METADATA}")
+    world.start(
+        topics={} if now is None else {"a": KnownTopic(now, CONFIG)},
+        deleted_topics=deleted,
+        remembered_topics={ONE: {} if before is None else {"a": before}},
+    )
+    anew = world.manager.create_log(A0, now or ANEW, CONFIG)
+    assert anew.log_end_offset == (15 if expected == "kept" else 0)
+    world.tick(1_000_000)
+    assert len(strays(world)) == (expected == "set aside")
