@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from lowtide.runtime.clock import Clock
     from lowtide.storage.log.log import Log
 
-HELD_BYTES: Final = 3 << 20
+HELD_BYTES: Final = 2 << 20
 """A delete that leaves so much in the segment of the log start is answered when that is a hole."""
 
 LARGE_BYTES: Final = 64 << 20
