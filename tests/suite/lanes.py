@@ -35,7 +35,7 @@ CI_ONLY = f"({FULL_ONLY}) and not longest"
 
 @dataclass(frozen=True)
 class Lane:
-    """One pytest process. `workers` is 1 if tests keep a core busy, or share one Spark."""
+    """One pytest process. `workers` is 1 if tests keep a core busy, or share one Spark; a lane that outlasts all others has two."""
 
     name: str
     paths: tuple[str, ...]
@@ -110,7 +110,7 @@ def lanes(part: Part, cores: int) -> list[Lane]:
             return [
                 Lane("pipeline", PIPELINE, TASTE_ONLY),
                 Lane("real brokers", SOCKETS, TASTE_ONLY, env=FEW_ROUNDS, workers=waiting),
-                Lane("unit", UNIT, TASTE_ONLY, env=FEW_EXAMPLES),
+                Lane("unit", UNIT, TASTE_ONLY, env=FEW_EXAMPLES, workers=2),
                 Lane("wire, model, sim", WHOLE, TASTE_ONLY, env={**few, **FEW_EXAMPLES}),
             ]
         case Part.CI:
