@@ -169,7 +169,7 @@ def test_fifty_at_once(broker: Broker, key: ApiKey) -> None:
         assert peak < allowed, f"{peak} bytes for {MANY_AT_ONCE} frames of {len(frame)}"
 
 
-@pytest.mark.full
+@pytest.mark.longest
 def test_several_at_once(broker: Broker) -> None:
     """Their answers are ten times as large as they are."""
     frame, _ = largest(ApiKey.DESCRIBE_GROUPS, 6, deep=True)
