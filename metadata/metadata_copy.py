@@ -179,10 +179,10 @@ def _row(row: _TextRow) -> Row:
     return row[0].encode(_TEXT), row[1].encode(_TEXT), row[2], row[3]
 
 
-def topics_of(copy: MetadataCopy) -> dict[str, TopicId]:
-    """The ids of the topics, by name. Errors: MetadataCorruptError."""
-    rows = ((key, row[1]) for key, row in copy.rows.items() if key.startswith(keys.TOPICS))
-    return {key.removeprefix(keys.TOPICS).decode(): parse_topic_id(decode(key, value, TopicRecord).topic_id) for key, value in rows}
+def topic_id_in(copy: MetadataCopy, name: str) -> TopicId | None:
+    """The id of the topic of this name, None where there is none. Errors: MetadataCorruptError."""
+    row = copy.rows.get(keys.topic(name))
+    return None if row is None else parse_topic_id(decode(row[0], row[1], TopicRecord).topic_id)
 
 
 # Comparing it with a store

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from lowtide.broker.administration.partition_administrator import controller_settings
@@ -37,7 +38,7 @@ from lowtide.metadata.broker_image import Replicas
 from lowtide.metadata.embedded import METADATA_FILE
 from lowtide.metadata.errors import InconsistentClusterError, OldBrokerError, OtherClusterError, SessionError
 from lowtide.metadata.image import ImageDelta, MetadataImage
-from lowtide.metadata.metadata_copy import MetadataCopy, topics_of
+from lowtide.metadata.metadata_copy import MetadataCopy, topic_id_in
 from lowtide.metadata.records import Listener, MetadataCorruptError
 from lowtide.metadata.session import MetadataSession
 from lowtide.metadata.store import MetadataStoreError, OwnedStore
@@ -173,7 +174,7 @@ class Broker:
             topics=topics,
             deleted_topics=self._session.image.deleted_topics,
             # Where one broker has the metadata, no topic is deleted while it is away.
-            remembered_topics={path: topics_of(copy) for path, copy in remembered.items()} if ports.shared_metadata else {},
+            remembered_topics={path: partial(topic_id_in, copy) for path, copy in remembered.items()} if ports.shared_metadata else {},
         )
         tell_recoveries(self._log_manager, ports.clock.monotonic_ms() - began_ms, self.log)
         self._session.keep(self._keep_copies)

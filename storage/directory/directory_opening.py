@@ -13,8 +13,8 @@ Source: Kafka's LogManager and MetaPropertiesEnsemble; KIP-112.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Container, Mapping
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -35,6 +35,10 @@ class KnownTopic(NamedTuple):
     config: LogConfig
 
 
+RememberedTopics: TypeAlias = Callable[[str], TopicId | None]
+"""Gives the id of the topic of a name."""
+
+
 class OpenRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Who opens the directories, and what is known of them."""
 
@@ -45,8 +49,8 @@ class OpenRequest(msgspec.Struct, frozen=True, kw_only=True):
     """By name, the topics of the cluster's metadata."""
     deleted_topics: Container[TopicId] = ()
     """Topics of which the metadata hold that they were deleted: only what is left of these may be removed."""
-    remembered_topics: Mapping[str, Mapping[str, TopicId]] = msgspec.field(default_factory=dict)
-    """By directory, the ids of topics by name, as they were when it was last used; without a directory that doesn't remember."""
+    remembered_topics: Mapping[str, RememberedTopics] = msgspec.field(default_factory=dict)
+    """By directory, the topics as they were when it was last used; without a directory that doesn't remember."""
 
 
 class OfflinePartition(NamedTuple):
@@ -176,8 +180,10 @@ class _Opening:
         """
         for path, remembered in self._request.remembered_topics.items():
             directory = self._directories[path]
-            for key in [key for key, topic_id in directory.folders.items() if topic_id == ZERO_TOPIC_ID] if directory.is_online else ():
-                before, topic = remembered.get(key.topic), self._request.topics.get(key.topic)
+            if not directory.is_online:
+                continue
+            for key in [key for key, topic_id in directory.folders.items() if topic_id == ZERO_TOPIC_ID]:
+                before, topic = remembered(key.topic), self._request.topics.get(key.topic)
                 if before is None or topic is None or before != topic.topic_id:
                     directory.leave_out(key, is_deleted=before is not None and before in self._request.deleted_topics)
 

@@ -25,7 +25,14 @@ from lowtide.storage.compaction.cleanable import Cleanable
 from lowtide.storage.compaction.log_cleaning import CleaningLimits, LogCleaning, OnCleaned
 from lowtide.storage.directory.directory_erasures import OnErased
 from lowtide.storage.directory.directory_logs import DirectoryLogs
-from lowtide.storage.directory.directory_opening import KnownTopic, OfflinePartition, Opened, OpenRequest, open_directories
+from lowtide.storage.directory.directory_opening import (
+    KnownTopic,
+    OfflinePartition,
+    Opened,
+    OpenRequest,
+    RememberedTopics,
+    open_directories,
+)
 from lowtide.storage.directory.directory_reports import DirectoryUsage
 from lowtide.storage.directory.held_answers import HeldAnswers
 from lowtide.storage.directory.log_directories import LogDirectories
@@ -98,7 +105,7 @@ class LogManager:
         required: str | None = None,
         topics: Mapping[str, KnownTopic] | None = None,
         deleted_topics: Container[TopicId] = (),
-        remembered_topics: Mapping[str, Mapping[str, TopicId]] | None = None,
+        remembered_topics: Mapping[str, RememberedTopics] | None = None,
     ) -> None:
         """Takes all directories and loads all logs; recovers those that weren't stopped cleanly. Start code: it syncs, and may take long.
 

@@ -56,8 +56,8 @@ SIMULATED = ("tests/sim",)
 CALCULATED = ("tests/unit", "tests/wire", "tests/model")
 SOCKETS = ("tests/chaos", "tests/clients")
 PIPELINE = ("tests/pipeline",)
-DEBUGGED = ("tests/unit/broker", "tests/unit/metadata", "tests/unit/runtime", "tests/sim")
-DEBUGGED_BY_CI = DEBUGGED[:-1]
+DEBUGGED_BY_CI = ("tests/unit/broker", "tests/unit/metadata", "tests/unit/runtime")
+DEBUGGED = (*DEBUGGED_BY_CI, *SIMULATED)
 PURE = ("tests/unit", "tests/wire", "tests/clients")
 PURE_BY_CI = (
     "tests/unit/protocol",

@@ -103,7 +103,7 @@ def test_a_folder_without_its_topic_id_is_of_no_topic_that_was_made_since(
     world.start(
         topics={} if now is None else {"a": KnownTopic(now, CONFIG)},
         deleted_topics=deleted,
-        remembered_topics={ONE: {} if before is None else {"a": before}},
+        remembered_topics={ONE: {"a": before}.get},
     )
     anew = world.manager.create_log(A0, now or ANEW, CONFIG)
     assert anew.log_end_offset == (15 if expected == "kept" else 0)
