@@ -102,9 +102,9 @@ async def test_one_broker_loses_its_metadata(tmp_path: Path) -> None:
     async with ServeProcess(directory) as broker:
         await create(broker, EARLY, {"retention.bytes": "-1"})
         await produce(broker, EARLY, VALUES)
-        told = await lowtide("backup", "--to", str(file), "--log-dirs", str(directory))
-        assert "1 topic with 1 partition" in told
-        assert "It holds hashes of passwords" in told
+        printed = await lowtide("backup", "--to", str(file), "--log-dirs", str(directory))
+        assert "1 topic with 1 partition" in printed
+        assert "It holds hashes of passwords" in printed
         assert file.stat().st_mode & 0o777 == 0o600
         assert "is there already" in await lowtide("backup", "--to", str(file), "--log-dirs", str(directory), code=2)
         await create(broker, LATE, {})
@@ -149,8 +149,8 @@ async def test_one_broker_loses_its_disk(tmp_path: Path) -> None:
     directory.mkdir()
     restore = ["restore", str(file), "--metadata", str(directory / METADATA_FILE), "--yes"]
     assert "what broker 0 knows is missing" in await lowtide(*restore, code=1)
-    told = await lowtide(*restore, "--without", "0")
-    assert f"{EARLY}-0: no sound log of its only replica is given; broker 0 leads it with what it has when it starts" in told
+    printed = await lowtide(*restore, "--without", "0")
+    assert f"{EARLY}-0: no sound log of its only replica is given; broker 0 leads it with what it has when it starts" in printed
     async with ServeProcess(directory) as broker:
         assert await topics_of(broker) == ids
         assert await bounds(broker, EARLY) == (0, 0)
@@ -175,9 +175,9 @@ async def test_a_damaged_backup_is_refused_by_its_name(tmp_path: Path) -> None:
     assert "cluster id" in await lowtide("backup", "--verify", str(file))
     file.write_bytes(file.read_bytes()[:-10])
     for words in (["backup", "--verify", str(file)], ["restore", str(file), "--log-dirs", str(directory), "--replace", "--yes"]):
-        told = await lowtide(*words, code=1)
-        assert f"{file}: it is cut off or damaged" in told
-        assert told.count("\n") == 1
+        printed = await lowtide(*words, code=1)
+        assert f"{file}: it is cut off or damaged" in printed
+        assert printed.count("\n") == 1
 
 
 def with_many_topics(content: bytes) -> bytes:

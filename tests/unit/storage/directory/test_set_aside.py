@@ -105,7 +105,7 @@ def test_a_folder_without_its_topic_id_is_of_no_topic_that_was_made_since(
         deleted_topics=deleted,
         remembered_topics={ONE: {"a": before}.get},
     )
-    anew = world.manager.create_log(A0, now or ANEW, CONFIG)
-    assert anew.log_end_offset == (15 if expected == "kept" else 0)
+    created = world.manager.create_log(A0, now or ANEW, CONFIG)
+    assert created.log_end_offset == (15 if expected == "kept" else 0)
     world.tick(1_000_000)
     assert len(strays(world)) == (expected == "set aside")
