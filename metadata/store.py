@@ -69,7 +69,7 @@ class CompactedError(MetadataStoreError):
     """A watch asked for revisions that are no longer kept: read the whole range again and watch from there."""
 
 
-class KeyValue(msgspec.Struct, frozen=True, gc=False):
+class KeyValue(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """One key as it stands at some revision. `create_revision` is that of its first put since it last didn't exist."""
 
     key: bytes
@@ -79,7 +79,7 @@ class KeyValue(msgspec.Struct, frozen=True, gc=False):
     lease: LeaseId = NO_LEASE
 
 
-class Compare(msgspec.Struct, frozen=True, gc=False):
+class Compare(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """A condition on one key. A key that doesn't exist has create revision, modify revision and lease 0."""
 
     key: bytes
@@ -88,7 +88,7 @@ class Compare(msgspec.Struct, frozen=True, gc=False):
     argument: int
 
 
-class Put(msgspec.Struct, frozen=True, gc=False):
+class Put(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
     """Write a key; with a lease it is deleted when the lease ends."""
 
     key: bytes
@@ -96,13 +96,13 @@ class Put(msgspec.Struct, frozen=True, gc=False):
     lease: LeaseId = NO_LEASE
 
 
-class Delete(msgspec.Struct, frozen=True, gc=False):
+class Delete(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
     """Delete a key; no error if it doesn't exist."""
 
     key: bytes
 
 
-class Get(msgspec.Struct, frozen=True, gc=False):
+class Get(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
     """Read a key, as the operations before it in the same transaction left it."""
 
     key: bytes
@@ -111,7 +111,7 @@ class Get(msgspec.Struct, frozen=True, gc=False):
 Operation: TypeAlias = Put | Delete | Get
 
 
-class TransactionResult(msgspec.Struct, frozen=True, gc=False):
+class TransactionResult(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """How a transaction went.
 
     `succeeded`: whether all comparisons held. `revision`: that of the change, or the store's when nothing changed. `gets`: one
@@ -123,7 +123,7 @@ class TransactionResult(msgspec.Struct, frozen=True, gc=False):
     gets: tuple[KeyValue | None, ...] = ()
 
 
-class Event(msgspec.Struct, frozen=True, gc=False):
+class Event(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """One key changed. `value` None: deleted, and then `create_revision` and `lease` are 0."""
 
     key: bytes
@@ -133,7 +133,7 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     lease: LeaseId = NO_LEASE
 
 
-class Batch(msgspec.Struct, frozen=True):
+class Batch(msgspec.Struct, frozen=True, array_like=True):
     """All changes of one revision, in the order in which the transaction made them."""
 
     revision: Revision

@@ -58,6 +58,7 @@ PURE_MODULES = (
     "metadata/image_change.py",
     "metadata/keys.py",
     "metadata/records.py",
+    "metadata/served_frames.py",
     "metadata/scram_image.py",
     "metadata/topics_change.py",
     "storage/compaction/compaction.py",

@@ -11,7 +11,7 @@ import pytest
 from lowtide.runtime.simulated_loop import run_simulation
 from lowtide.testing.etcd import EtcdProcess, missing
 
-from .machines import ClientMachine, EmbeddedMachine, EtcdMachine, Machine, MemoryMachine, Run, Scenario
+from .machines import ClientMachine, EmbeddedMachine, EtcdMachine, Machine, MemoryMachine, Run, Scenario, ServedMachine
 
 
 @pytest.fixture(scope="module")
@@ -24,13 +24,14 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdProcess]:
         yield process
 
 
-@pytest.fixture(params=["memory", "client", "embedded", "etcd"])
+@pytest.fixture(params=["memory", "client", "embedded", "served", "etcd"])
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
     """Run a scenario on a machine with this engine."""
     makers: dict[str, Callable[[], Machine]] = {
         "memory": MemoryMachine,
         "client": ClientMachine,
         "embedded": lambda: EmbeddedMachine(tmp_path),
+        "served": lambda: ServedMachine(tmp_path),
         "etcd": lambda: EtcdMachine(request.getfixturevalue("etcd")),
     }
     machine = makers[request.param]()
@@ -40,8 +41,8 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
             async with asyncio.timeout(120):  # A hung test, not a slow machine.
                 await scenario(machine)
         finally:
-            await machine.close()
+            await machine.end()
 
-    if request.param in {"embedded", "etcd"}:
+    if request.param in {"embedded", "served", "etcd"}:
         return lambda scenario: asyncio.run(play(scenario))
     return lambda scenario: run_simulation(lambda _loop: play(scenario), seed=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from random import Random
@@ -11,7 +12,9 @@ from typing import Any
 from lowtide.metadata.embedded import METADATA_FILE, EmbeddedStore
 from lowtide.metadata.engine import HISTORY_REVISIONS
 from lowtide.metadata.memory import MemoryClient, MemoryDisk, MemoryStore
+from lowtide.metadata.served_store import ServedStore
 from lowtide.metadata.store import Delete, MetadataStore, Operation, Put, TransactionResult
+from lowtide.metadata.store_server import ServedConnection, serve_store
 from lowtide.runtime.clock import SimulatedClock, SystemClock
 from lowtide.runtime.filesystem import OsFileSystem
 from lowtide.testing.etcd import EtcdProcess
@@ -47,6 +50,10 @@ class Machine:
         for store in self.opened:
             await store.close()
 
+    async def end(self) -> None:
+        """Close what outlives a process too."""
+        await self.close()
+
 
 class MemoryMachine(Machine):
     def __init__(self) -> None:
@@ -73,6 +80,36 @@ class EmbeddedMachine(Machine):
     async def open(self) -> MetadataStore:
         self.opened.append(await EmbeddedStore.open(self.path, filesystem=OsFileSystem(), clock=SystemClock()))
         return self.opened[-1]
+
+
+class ServedMachine(Machine):
+    """The store is in a process that continues; each `open` is a client's, over a connection of its own."""
+
+    leases_end_with_it = False
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.embedded = EmbeddedMachine(folder)
+        self.connections: list[ServedConnection] = []
+        self.faults: list[str] = []
+
+    async def connect(self) -> socket.socket:
+        """A connection that is served; returns the client's end."""
+        if not self.embedded.opened:
+            await self.embedded.open()
+        ours, theirs = socket.socketpair()
+        self.connections.append(await serve_store(self.embedded.opened[-1], ours, self.faults.append))
+        return theirs
+
+    async def open(self) -> MetadataStore:
+        self.opened.append(await ServedStore.open(await self.connect()))
+        return self.opened[-1]
+
+    async def end(self) -> None:
+        await self.close()
+        for connection in self.connections:
+            await connection.close()
+        await self.embedded.close()
 
 
 class EtcdMachine(Machine):

@@ -1,0 +1,261 @@
+"""A metadata store that another process of this machine serves (`store_server`), through a socket that this process was given.
+
+Guards: a transaction is sent once; where the connection ended before the answer, the caller gets AmbiguousError. Nothing is connected
+again: the socket has no name. So a connection that has ended is a failure for good, and the process that used it ends too.
+
+Does not do: renewing leases while the loop is held (`served_renewer`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import msgspec
+
+from lowtide.metadata.served_frames import (
+    HEAD,
+    MAX_ANSWER_BYTES,
+    MORE,
+    Answer,
+    CancelRequest,
+    FrameError,
+    GetRequest,
+    GrantRequest,
+    KeepAliveRequest,
+    RangePart,
+    RangeRequest,
+    Request,
+    RevisionRequest,
+    RevokeRequest,
+    TransactRequest,
+    WatchRequest,
+    error_of,
+    length_of,
+    read_answer,
+    request_frame,
+)
+from lowtide.metadata.store import AmbiguousError, Batch, KeyValue, TransactionResult, UnavailableError, check_transaction
+from lowtide.runtime.tasks import TaskRegistry
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import AsyncGenerator, Sequence
+
+    from lowtide.metadata.store import Compare, LeaseId, Operation, Revision
+
+T = TypeVar("T")
+
+ANSWER_TIMEOUT_S: Final = 30.0
+"""How long an answer may take, a watch's excepted: more than a disk that works takes for a commit."""
+
+_pair: Final = msgspec.msgpack.Decoder(KeyValue | None)
+_part: Final = msgspec.msgpack.Decoder(RangePart)
+_number: Final = msgspec.msgpack.Decoder(int)
+_result: Final = msgspec.msgpack.Decoder(TransactionResult)
+_nothing: Final = msgspec.msgpack.Decoder(None)
+_batch: Final = msgspec.msgpack.Decoder(Batch)
+
+
+class LostError(Exception):
+    """The connection ended, or nothing came in time, after the request had been sent: it may have been applied."""
+
+
+class _Waiting:
+    """A request that was sent, and the parts of its answer that came."""
+
+    __slots__ = ("answer", "parts")
+
+    def __init__(self, answer: asyncio.Future[Answer]) -> None:
+        self.answer = answer
+        self.parts: list[Answer] = []
+
+
+class ServedStore:
+    """A `MetadataStore` over a connection to its server. Made by `open`; used from one event loop."""
+
+    def __init__(self, streams: tuple[asyncio.StreamReader, asyncio.StreamWriter], answer_timeout_s: float) -> None:
+        """Begin to read answers."""
+        self._reader, self._writer = streams
+        self._answer_timeout_s = answer_timeout_s
+        self._waiting: dict[int, _Waiting] = {}
+        self._requests = 0
+        self._closed = False
+        self._failure: str | None = None
+        self._tasks = TaskRegistry(lambda _name, error: self._end(f"the answers of the metadata store cannot be read: {error!r}"))
+        self._tasks.spawn(self._read(), name="metadata client")
+
+    @classmethod
+    async def open(cls, connection: socket.socket, *, answer_timeout_s: float = ANSWER_TIMEOUT_S) -> ServedStore:
+        """Use one end of a socket pair, which is taken over; the server has the other. Errors: UnavailableError when it doesn't answer."""
+        try:
+            store = cls(await asyncio.open_unix_connection(sock=connection), answer_timeout_s)
+        except OSError as error:
+            raise UnavailableError(f"the socket to the metadata store cannot be used: {error}") from error
+        try:
+            await store.revision()
+        except BaseException:
+            await store.close()
+            raise
+        return store
+
+    @property
+    def failure(self) -> str | None:
+        """Why nothing can be decided on this store any more; None while the connection lasts."""
+        return self._failure
+
+    async def close(self) -> None:
+        """Give up what is under way, watches too, and refuse everything. Leases last until their time is over."""
+        self._closed = True
+        self._end_waiting()
+        await self._tasks.cancel_all()
+        self._writer.close()
+        with suppress(OSError):
+            await self._writer.wait_closed()
+
+    # Reading
+
+    async def get(self, key: bytes) -> KeyValue | None:
+        """See `MetadataStore.get`."""
+        return await self._read_one(GetRequest(self._next(), key), _pair)
+
+    async def range(self, prefix: bytes) -> tuple[list[KeyValue], Revision]:
+        """See `MetadataStore.range`."""
+        try:
+            parts = await self._ask(RangeRequest(self._next(), prefix))
+        except LostError as error:
+            raise UnavailableError(str(error)) from error
+        pairs: list[KeyValue] = []
+        for answer in parts:
+            part = _part.decode(answer.content)
+            pairs += part.pairs
+        return pairs, part.revision
+
+    async def revision(self) -> Revision:
+        """See `MetadataStore.revision`."""
+        return await self._read_one(RevisionRequest(self._next()), _number)
+
+    async def watch(self, prefix: bytes, start_revision: Revision) -> AsyncGenerator[Batch, None]:
+        """See `MetadataStore.watch`. The store's history is the queue: a slow watcher costs no memory."""
+        assert start_revision >= 1, f"watch from revision {start_revision}"
+        next_revision = start_revision
+        while True:
+            batch = await self._read_one(WatchRequest(self._next(), prefix, next_revision), _batch, timeout_s=None)
+            next_revision = batch.revision + 1
+            yield batch
+
+    # Writing
+
+    async def transact(
+        self, compares: Sequence[Compare], operations: Sequence[Operation], otherwise: Sequence[Operation] = ()
+    ) -> TransactionResult:
+        """See `MetadataStore.transact`."""
+        check_transaction(compares, operations, otherwise)
+        request = TransactRequest(self._next(), tuple(compares), tuple(operations), tuple(otherwise))
+        try:
+            (answer,) = await self._ask(request)
+        except LostError as error:
+            raise AmbiguousError(str(error)) from error
+        return _result.decode(answer.content)
+
+    async def lease_grant(self, time_to_live_ms: int) -> LeaseId:
+        """See `MetadataStore.lease_grant`."""
+        return await self._read_one(GrantRequest(self._next(), time_to_live_ms), _number)
+
+    async def lease_keep_alive(self, lease: LeaseId) -> None:
+        """See `MetadataStore.lease_keep_alive`."""
+        await self._read_one(KeepAliveRequest(self._next(), lease), _nothing)
+
+    async def lease_revoke(self, lease: LeaseId) -> None:
+        """See `MetadataStore.lease_revoke`."""
+        try:
+            await self._ask(RevokeRequest(self._next(), lease))
+        except LostError as error:
+            raise AmbiguousError(str(error)) from error
+
+    # Which store it is
+
+    @property
+    def connections(self) -> int:
+        """See `MetadataStore.connections`: there is one, and no other after it."""
+        return 1
+
+    async def raft_surplus(self) -> int | None:
+        """See `MetadataStore.raft_surplus`: there is no raft log."""
+        return None
+
+    def require_raft_surplus(self, least: int) -> None:
+        """See `MetadataStore.require_raft_surplus`."""
+
+    # Requests
+
+    def _next(self) -> int:
+        self._requests += 1
+        return self._requests
+
+    async def _read_one(self, request: Request, decoder: msgspec.msgpack.Decoder[T], *, timeout_s: float | None = -1.0) -> T:
+        """A request that has no visible effect, or one that may be repeated. Errors: those of the port."""
+        try:
+            (answer,) = await self._ask(request, timeout_s=timeout_s)
+        except LostError as error:
+            raise UnavailableError(str(error)) from error
+        return decoder.decode(answer.content)
+
+    async def _ask(self, request: Request, *, timeout_s: float | None = -1.0) -> list[Answer]:
+        """Send a request. Returns its answer, in parts. Errors: LostError; UnavailableError, and what the server raised.
+
+        `timeout_s`: that of the store if it is negative; None waits without a limit.
+        """
+        if self._closed or self._failure is not None:
+            raise UnavailableError(self._failure or "the metadata store is closed")
+        waiting = self._waiting[request.number] = _Waiting(asyncio.get_running_loop().create_future())
+        limit_s = self._answer_timeout_s if timeout_s is not None and timeout_s < 0 else timeout_s
+        try:
+            async with asyncio.timeout(limit_s):
+                self._writer.write(request_frame(request))
+                with suppress(OSError):  # The reader finds out too.
+                    await self._writer.drain()
+                last = await waiting.answer
+        except TimeoutError:
+            raise LostError(f"the metadata store did not answer within {limit_s} s") from None
+        finally:
+            if self._waiting.pop(request.number, None) is not None and not self._closed and self._failure is None:
+                self._writer.write(request_frame(CancelRequest(request.number)))
+        error = error_of(last)
+        if error is not None:
+            raise error
+        return [*waiting.parts, last]
+
+    async def _read(self) -> None:
+        try:
+            while True:
+                head = await self._reader.readexactly(HEAD.size)
+                self._take(read_answer(await self._reader.readexactly(length_of(head, MAX_ANSWER_BYTES))))
+        except (asyncio.IncompleteReadError, OSError):
+            self._end("the process that serves the metadata store has ended the connection")
+        except FrameError as error:
+            self._end(f"the metadata store answers in a way that cannot be read: {error}")
+
+    def _take(self, answer: Answer) -> None:
+        waiting = self._waiting.get(answer.number)
+        if waiting is None:  # It was given up.
+            return
+        if answer.kind == MORE:
+            waiting.parts.append(answer)
+            return
+        del self._waiting[answer.number]
+        if not waiting.answer.done():
+            waiting.answer.set_result(answer)
+
+    def _end(self, reason: str) -> None:
+        if self._failure is None:
+            self._failure = reason
+        self._end_waiting()
+
+    def _end_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for each in waiting.values():
+            if not each.answer.done():
+                each.answer.set_exception(LostError(self._failure or "the metadata store is closed"))
+                each.answer.exception()  # The task that asked may be gone.
