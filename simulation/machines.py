@@ -28,6 +28,7 @@ from lowtide.runtime.worker import SimulatedWorker
 from lowtide.simulation.chronicle import BrokerLog, Chronicle
 from lowtide.simulation.shared_store import SharedStore, StoreLink
 from lowtide.simulation.simulated_keeper import SimulatedLeaseKeeper
+from lowtide.storage.directory.sync_failure import SYNC_FAILED_MARK
 from lowtide.storage.errors import StorageError
 
 PORT: Final = 9092
@@ -153,11 +154,13 @@ class Machine:
         assert self.state is State.DOWN, self
         self.state = State.STARTING
         self.lives += 1
-        self.is_broken = False
+        directories = self.settings["log.dirs"].split(",")
+        # What a failed sync left is written again at the start, which may find no room for it.
+        self.is_broken = any(self.filesystem.exists(f"{path}/{SYNC_FAILED_MARK}") for path in directories)
         self.refused_start = None
         self.has_failed = False
         self._excused_start = self.disk_faults > 0
-        self._was_used = all(self.filesystem.exists(f"{path}/meta.properties") for path in self.settings["log.dirs"].split(","))
+        self._was_used = all(self.filesystem.exists(f"{path}/meta.properties") for path in directories)
         self.committers.clear()
         self.link = self.link.renew()
         self._chronicle.note(self.host, f"starts, life {self.lives}")

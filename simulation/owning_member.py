@@ -83,7 +83,7 @@ class OwningMember(AnyMember):
     def __init__(self, load: OwnedGroup, client: ClusterClient, random: Random, instance: str | None) -> None:
         super().__init__(load, client, random, instance)
         self._unsure_until_s = -1.0
-        self._late: tuple[str, int, dict[int, float]] | None = None
+        self._late: tuple[str, int, dict[int, float], int] | None = None
 
     @property
     def is_away(self) -> bool:
@@ -114,7 +114,7 @@ class OwningMember(AnyMember):
         """It is about to be out: what it has now, it may still commit for, it thinks."""
         tenures = {number: since for number in self.partitions if (since := self.load.owners.since_s(self.client.name, number)) is not None}
         if self._member_id and tenures and self.generation_id >= 0:
-            self._late = self._member_id, self.generation_id, tenures
+            self._late = self._member_id, self.generation_id, tenures, self.load.history.voids
 
     async def commit_as(self, partition: int, member_id: str, generation_id: int, since_s: float | None, version: int | None) -> int:
         """Commit for a partition that it got at `since_s`. Returns the error code."""
@@ -125,10 +125,14 @@ class OwningMember(AnyMember):
         return code
 
     async def commit_late(self, version: int | None) -> None:
-        """Commit as who it was before, for what it had then."""
+        """Commit as who it was before, for what it had then.
+
+        Where the coordinator has lost records since, the group may come to the same generation again: the commit then passes rightly.
+        """
         if self._late is not None:
-            member_id, generation_id, tenures = self._late
+            member_id, generation_id, tenures, voids = self._late
             partition = self.random.choice(list(tenures))
-            code = await self.commit_as(partition, member_id, generation_id, tenures[partition], version)
+            since_s = tenures[partition] if voids == self.load.history.voids else None
+            code = await self.commit_as(partition, member_id, generation_id, since_s, version)
             if not self.has("late OffsetCommit", code, LATE) and code in OUT:
                 self._late = None
