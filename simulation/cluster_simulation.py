@@ -11,6 +11,7 @@ and two commits (rule DR5), and everything is read back. Rules DR1 to DR8 are th
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from contextlib import closing
 from typing import Final
 
@@ -101,8 +102,10 @@ class ClusterSimulation(ClusterWorld):
         self.authorization = AuthorizationWork(self, Random(seed + 6), self.kinds)
         self._faults = {name: (FAULTS | WHERE_NAMED)[name] for name in faults} if faults is not None else FAULTS
         self._tasks: list[asyncio.Task[None]] = []
-        self._striking = 0
+        self._striking = Counter[str]()
         self._is_alone = False
+        self.states = Counter[str]()
+        """What faults struck upon: two that were under way together, or how many brokers and replicas were left."""
 
     @property
     def operations(self) -> int:
@@ -229,12 +232,24 @@ class ClusterSimulation(ClusterWorld):
         names = list(self._faults)
         name = self.random.choices(names, [self._faults[each][1] for each in names])[0]
         is_alone = name in ALONE
-        while self._is_alone or (is_alone and self._striking):  # noqa: ASYNC110 - virtual time: looking again costs nothing
+        while self._is_alone or (is_alone and self._striking.total()):  # noqa: ASYNC110 - virtual time: looking again costs nothing
             await asyncio.sleep(_LOOK_S)
         self.chronicle.counts[name] += 1
-        self._striking, self._is_alone = self._striking + 1, is_alone
+        self._note_states(name)
+        self._striking[name] += 1
+        self._is_alone = is_alone
         await self._faults[name][0](self)
-        self._striking, self._is_alone = self._striking - 1, False
+        self._striking[name] -= 1
+        self._is_alone = False
+
+    def _note_states(self, fault: str) -> None:
+        """What a fault is about to strike upon."""
+        self.states.update(f"{fault} during {other}" for other in +self._striking)
+        serving = sum(machine.state is State.UP for machine in self.machines)
+        topic = self.shared.image.topics.get(TOPIC)
+        for partition in topic.partitions if topic is not None else ():
+            lead = "led" if partition.has_leader else "not led"
+            self.states[f"{fault}: {serving} of {self.brokers} brokers, {len(partition.isr)} in sync, {lead}"] += 1
 
     def _is_created(self) -> bool:
         topic = self.shared.image.topics.get(TOPIC)

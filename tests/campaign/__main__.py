@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from . import ledger, machine
+from . import evidence, ledger, machine
 from .kinds import KINDS, Kind, Workplace
 from .outcome import Left, outcome
 from .plan import Limits, Run, Spent, Stop, next_step
@@ -28,6 +28,9 @@ from .plan import Limits, Run, Spent, Stop, next_step
 ROOT = Path(__file__).resolve().parents[2]
 RUN_LIMIT_S = 7200.0
 """Generous: at the lowest priority a run may wait for long."""
+
+WRITTEN = ("docs/evidence.md", "tests/campaign/evidence.jsonl", "tests/sim/found.jsonl")
+"""What campaigns write into the tree: it isn't changed by that."""
 
 KEPT = 50
 KEPT_BYTES = 200_000
@@ -39,7 +42,8 @@ def commit() -> tuple[str, bool]:
     def git(*words: str) -> str:
         return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
 
-    return git("rev-parse", "--short=12", "HEAD") or "unknown", bool(git("status", "--porcelain", "--untracked-files=no"))
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", *(f":!{path}" for path in WRITTEN))
+    return git("rev-parse", "--short=12", "HEAD") or "unknown", bool(changed)
 
 
 class Campaign:
@@ -74,7 +78,7 @@ class Campaign:
             return f"{run.kind.name} {run.first}: {ended.why}"
         texts = [path.read_text(encoding="utf-8") if path.exists() else "" for path in self._place.files]
         left = Left(ended.exit_code, log.read_text(encoding="utf-8", errors="replace"), *texts)
-        faults, violations = outcome(left, command)
+        result = outcome(left, command)
         ledger.append(
             self.ledger,
             ledger.Entry(
@@ -86,12 +90,14 @@ class Campaign:
                 began=began,
                 seconds=round(ended.seconds, 1),
                 cpu_seconds=round(ended.cpu_seconds, 1),
-                faults=faults,
-                violations=violations,
+                faults=result.faults,
+                violations=result.violations,
+                states=result.states,
             ),
         )
         seeds = f"seed {run.first}" if run.end == run.first + 1 else f"seeds {run.first}-{run.end - 1}"
-        found = f"{sum(faults.values())} faults, {len(violations)} violations"
+        violations = result.violations
+        found = f"{sum(result.faults.values())} faults, {len(violations)} violations"
         print(f"{began} {run.kind.name}, {seeds}: {found}, {ended.cpu_seconds:.0f} s of CPU", flush=True)
         if violations:
             self.broken += 1
@@ -119,6 +125,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.campaign", description="search without end, at the lowest priority")
     parser.add_argument("--folder", type=Path, default=ROOT / "build/campaign", help="of the ledger and of all other files")
     parser.add_argument("--totals", action="store_true", help="print the totals of the ledger, and end")
+    parser.add_argument("--publish", action="store_true", help="add the ledger to docs/evidence.md, and end")
     parser.add_argument("--kinds", help=f"only these, of {', '.join(kind.name for kind in KINDS)}")
     parser.add_argument("--runs", type=int, help="end after this many")
     parser.add_argument("--minutes", type=float, help="start no run after this many")
@@ -132,6 +139,9 @@ def main(arguments: list[str] | None = None) -> int:
     folder: Path = options.folder.resolve()
     if options.totals:
         print("\n".join(ledger.table(ledger.totals(ledger.load(folder / "ledger.jsonl")))))
+        return 0
+    if options.publish:
+        evidence.publish(folder)
         return 0
     names = [name.strip() for name in options.kinds.split(",")] if options.kinds else [kind.name for kind in KINDS]
     if unknown := set(names) - {kind.name for kind in KINDS}:

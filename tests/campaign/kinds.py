@@ -59,12 +59,16 @@ class Command:
 
 @dataclass(frozen=True)
 class Kind:
-    """`share` is the share of CPU time, relative to the others. A run uses `seeds` seeds."""
+    """`share` is the share of CPU time, relative to the others. A run uses `seeds` seeds.
+
+    `concerns` are the folders and files whose change makes earlier runs of this kind say less.
+    """
 
     name: str
     share: int
     seeds: int
     command: Callable[[Workplace, int, int], Command]
+    concerns: tuple[str, ...] = ()
 
 
 def simulated(name: str, replay: str) -> Callable[[Workplace, int, int], Command]:
@@ -103,9 +107,13 @@ def sanitizers(_place: Workplace, first: int, _end: int) -> Command:
     return Command(words, {}, " ".join(words))
 
 
+SERVED = ("broker", "metadata", "protocol", "replication", "storage")
+"""What serves: nearly all that may violate a promise."""
+
 KINDS = (
-    Kind("cluster", 40, 20, simulated("cluster", "make sim SEED={seed}")),
-    Kind("one broker", 10, 200, simulated("one broker", "make sim SEED={seed}")),
+    Kind("cluster", 25, 20, simulated("cluster", "make sim SEED={seed}"), (*SERVED, "simulation")),
+    Kind("drawn faults", 15, 20, simulated("drawn faults", ".venv/bin/python -m tests.campaign.found {seed}"), (*SERVED, "simulation")),
+    Kind("one broker", 10, 200, simulated("one broker", "make sim SEED={seed}"), (*SERVED, "simulation")),
     Kind(
         "kill",
         20,
@@ -119,9 +127,10 @@ KINDS = (
             "tests/chaos/test_transactions_survive.py",
             ROUNDS="20",
         ),
+        (*SERVED, "runtime"),
     ),
-    Kind("transfers", 10, 1, pytest("tests/chaos/test_transfers.py", SECONDS_OF_TRANSFER="30")),
-    Kind("damaged frames", 10, 1, pytest("tests/chaos/test_frame_storm.py", FRAMES="30000")),
-    Kind("properties", 5, 1, properties),
-    Kind("compiled walk", 5, 1, sanitizers),
+    Kind("transfers", 10, 1, pytest("tests/chaos/test_transfers.py", SECONDS_OF_TRANSFER="30"), SERVED),
+    Kind("damaged frames", 10, 1, pytest("tests/chaos/test_frame_storm.py", FRAMES="30000"), ("broker", "protocol")),
+    Kind("properties", 5, 1, properties, SERVED),
+    Kind("compiled walk", 5, 1, sanitizers, ("protocol/native", "tests/native")),
 )

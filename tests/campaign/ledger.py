@@ -40,6 +40,8 @@ class Entry(msgspec.Struct, frozen=True):
     cpu_seconds: float
     faults: dict[str, int]
     violations: list[Violation]
+    states: int = 0
+    """States of clusters that no run before had reached (`drawn`)."""
 
 
 class Totals(msgspec.Struct):
@@ -49,6 +51,7 @@ class Totals(msgspec.Struct):
     seeds: int = 0
     next_seed: int = 0
     cpu_seconds: float = 0.0
+    states: int = 0
     faults: Counter[str] = msgspec.field(default_factory=Counter)
     violations: list[Violation] = []
 
@@ -73,6 +76,7 @@ def totals(entries: Iterable[Entry]) -> dict[str, Totals]:
         total.seeds += entry.end_seed - entry.first_seed
         total.next_seed = max(total.next_seed, entry.end_seed)
         total.cpu_seconds += entry.cpu_seconds
+        total.states += entry.states
         total.faults.update(entry.faults)
         total.violations += entry.violations
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 
@@ -37,17 +38,27 @@ def failures(junit: str) -> list[str]:
     return found
 
 
-def outcome(left: Left, command: Command) -> tuple[dict[str, int], list[Violation]]:
-    """The injected faults, and the violations. A process that failed without a report is a violation itself."""
+@dataclass(frozen=True)
+class Outcome:
+    """What a run has to say: the injected faults, the states reached for the first time, and the violations."""
+
+    faults: dict[str, int]
+    states: int
+    violations: list[Violation]
+
+
+def outcome(left: Left, command: Command) -> Outcome:
+    """A process that failed without a report is a violation itself."""
     faults: dict[str, int] = json.loads(left.struck) if left.struck else {}
-    violations: list[Violation] = []
+    states, violations = 0, list[Violation]()
     if left.simulated:
         results = json.loads(left.simulated)
-        faults = results["faults"]
-        violations += [Violation(reason(text), command.replay.format(seed=seed)) for seed, text in results["broken"]]
+        faults, states = results["faults"], results["states"]
+        for seed, text, run in results["broken"]:
+            violations.append(Violation(reason(text), command.replay.format(seed=shlex.quote(run) if run else seed)))
     if left.junit:
         violations += [Violation(text, command.replay) for text in failures(left.junit)]
     if left.exit_code != 0 and not violations:
         last = left.output.strip().rpartition("\n")[2]
         violations.append(Violation(reason(f"ended with {left.exit_code}: {last}"), command.replay))
-    return faults, violations
+    return Outcome(faults, states, violations)

@@ -1,45 +1,101 @@
 """`python -m tests.campaign.simulators KIND FIRST END FILE`: run seeds of a simulator in this process, and write their results.
 
-The file gets one JSON object: `faults`, counts by kind, and `broken`, pairs of a seed and a reason. A violation ends its seed, not the
-run.
+The file gets one JSON object: `faults`, counts by kind, `states`, how many states of clusters were reached for the first time, and
+`broken`, of each violation its seed, its reason, and the run that repeats it where a seed doesn't. A violation ends its seed, not the
+run. What the drawn runs reached is in `reached.json` beside the folder of the file, for the next one.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections import Counter
 from pathlib import Path
 
+import msgspec
+
 from lowtide.simulation.broker_simulation import simulate
 from lowtide.simulation.cluster_search import run_seed
 
+from . import drawn, found
+from .minimise import minimise
 
-def one_broker(seed: int) -> tuple[str | None, Counter[str]]:
-    """The violation, if any, and the injected faults."""
+
+class Result(msgspec.Struct):
+    """Of one seed. `reason` is the violation, if there is one; `replay` is the run that shows it, as JSON."""
+
+    faults: Counter[str] = msgspec.field(default_factory=Counter)
+    reason: str | None = None
+    replay: str = ""
+    states: int = 0
+
+
+def one_broker(seed: int, _reached: drawn.Reached) -> Result:
     try:
         simulation = simulate(seed)
     except Exception as error:
-        return f"{type(error).__name__}: {error}".splitlines()[0], Counter()
-    return None, Counter(simulation.faults) + Counter(simulation.filesystem.fault_counts)
+        return Result(reason=first_line(error))
+    return Result(Counter(simulation.faults) + Counter(simulation.filesystem.fault_counts))
 
 
-def cluster(seed: int) -> tuple[str | None, Counter[str]]:
+def cluster(seed: int, _reached: drawn.Reached) -> Result:
     _seed, reason, effects, _operations, _virtual_s = run_seed(seed)
-    return reason, effects
+    return Result(effects, reason)
 
 
-SIMULATORS = {"one broker": one_broker, "cluster": cluster}
+def drawn_cluster(seed: int, reached: drawn.Reached) -> Result:
+    """A violation is made small, and kept among the tests."""
+    run = drawn.draw(seed, reached)
+    try:
+        simulation = found.repeat(run)
+    except Exception as error:
+        smallest = minimise(run, first_line(error), violation)
+        reason = violation(smallest) or first_line(error)
+        found.keep(found.Found(reason, smallest))
+        return Result(reason=reason, replay=msgspec.json.encode(smallest).decode())
+    return Result(simulation.effects, states=drawn.note(reached, run, simulation.states))
+
+
+def violation(run: drawn.DrawnRun) -> str | None:
+    """What a run violates, or None."""
+    try:
+        found.repeat(run)
+    except Exception as error:
+        return first_line(error)
+    return None
+
+
+def first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+SIMULATORS = {"one broker": one_broker, "cluster": cluster, "drawn faults": drawn_cluster}
+
+
+def load_reached(file: Path) -> drawn.Reached:
+    """A file that is missing, or of faults that were named otherwise, begins again."""
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=drawn.Reached)
+    except (FileNotFoundError, msgspec.MsgspecError):
+        return {}
 
 
 def main(kind: str, first: int, end: int, file: Path) -> None:
-    faults, broken = Counter[str](), []
+    faults, broken, states = Counter[str](), [], 0
+    kept = file.parent.parent / "reached.json"
+    reached = load_reached(kept)
     for seed in range(first, end):
-        reason, struck = SIMULATORS[kind](seed)
-        faults.update(struck)
-        if reason is not None:
-            broken.append((seed, reason))
-    file.write_text(json.dumps({"faults": faults, "broken": broken}), encoding="utf-8")
+        result = SIMULATORS[kind](seed, reached)
+        faults.update(result.faults)
+        states += result.states
+        if result.reason is not None:
+            broken.append((seed, result.reason, result.replay))
+    if states:
+        new = kept.with_suffix(".new")
+        new.write_bytes(msgspec.json.encode(reached))
+        os.replace(new, kept)
+    file.write_text(json.dumps({"faults": faults, "states": states, "broken": broken}), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ WRITES = """
 import json, os, pathlib, sys
 seed, file = int(sys.argv[1]), pathlib.Path(sys.argv[2])
 pathlib.Path(os.environ["TMPDIR"], "large").write_bytes(bytes(1000))
-file.write_text(json.dumps({"faults": {"kill": seed}, "broken": [[seed, "bad"]] if seed == 3 else []}))
+file.write_text(json.dumps({"faults": {"kill": seed}, "states": 0, "broken": [[seed, "bad", ""]] if seed == 3 else []}))
 print("seed", seed)
 """
 

@@ -6,7 +6,7 @@ import json
 
 from tests.campaign.kinds import Command
 from tests.campaign.ledger import Violation
-from tests.campaign.outcome import REASON_CHARACTERS, Left, outcome
+from tests.campaign.outcome import REASON_CHARACTERS, Left, Outcome, outcome
 
 COMMAND = Command(("x",), {}, "again {seed}")
 
@@ -20,28 +20,34 @@ JUNIT = """<?xml version="1.0" encoding="utf-8"?>
 
 
 def test_a_simulator_names_its_seeds():
-    left = Left(0, "", simulated=json.dumps({"faults": {"kill": 3}, "broken": [[7, "D1: a\nb"]]}))
-    assert outcome(left, COMMAND) == ({"kill": 3}, [Violation("D1: a", "again 7")])
+    left = Left(0, "", simulated=json.dumps({"faults": {"kill": 3}, "states": 2, "broken": [[7, "D1: a\nb", ""]]}))
+    assert outcome(left, COMMAND) == Outcome({"kill": 3}, 2, [Violation("D1: a", "again 7")])
 
 
 def test_pytest_names_its_tests():
-    faults, violations = outcome(Left(1, "", junit=JUNIT, struck='{"SIGKILL of a broker": 8}'), COMMAND)
-    assert faults == {"SIGKILL of a broker": 8}
-    assert [violation.reason for violation in violations] == [
+    result = outcome(Left(1, "", junit=JUNIT, struck='{"SIGKILL of a broker": 8}'), COMMAND)
+    assert result.faults == {"SIGKILL of a broker": 8}
+    assert [violation.reason for violation in result.violations] == [
         "tests.chaos.test_x.test_bad: HistoryError: offset 7",
         "tests.chaos.test_x.test_worse: failed on teardown",
     ]
 
 
 def test_a_process_that_fails_without_output_is_a_violation():
-    _, violations = outcome(Left(-11, "building\nAddressSanitizer: heap-buffer-overflow\n"), COMMAND)
+    violations = outcome(Left(-11, "building\nAddressSanitizer: heap-buffer-overflow\n"), COMMAND).violations
     assert violations == [Violation("ended with -11: AddressSanitizer: heap-buffer-overflow", "again {seed}")]
 
 
 def test_a_run_without_output_that_succeeded_is_no_violation():
-    assert outcome(Left(0, "7 runs from seed 1\n"), COMMAND) == ({}, [])
+    assert outcome(Left(0, "7 runs from seed 1\n"), COMMAND) == Outcome({}, 0, [])
+
+
+def test_a_drawn_run_is_repeated_by_its_values():
+    """A seed alone doesn't repeat it; the shell gets it as one word."""
+    left = Left(0, "", simulated=json.dumps({"faults": {}, "states": 0, "broken": [[7, "D1: a", '{"seed":7}']]}))
+    assert outcome(left, COMMAND).violations == [Violation("D1: a", """again '{"seed":7}'""")]
 
 
 def test_reasons_are_short():
-    left = Left(0, "", simulated=json.dumps({"faults": {}, "broken": [[7, "x" * 5000]]}))
-    assert len(outcome(left, COMMAND)[1][0].reason) == REASON_CHARACTERS
+    left = Left(0, "", simulated=json.dumps({"faults": {}, "states": 0, "broken": [[7, "x" * 5000, ""]]}))
+    assert len(outcome(left, COMMAND).violations[0].reason) == REASON_CHARACTERS

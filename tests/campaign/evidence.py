@@ -1,0 +1,130 @@
+"""`make campaign ARGS=--publish`: what campaigns have searched, as a page. The sums of their ledgers are kept in the tree.
+
+`evidence.jsonl` has one line for each ledger, kind and commit. Publishing replaces the lines of this ledger by new sums, so it may be
+repeated; a ledger is known by the number in its folder. The page is written from these lines and from what has changed since. Adding up
+and the page are pure.
+"""
+
+from __future__ import annotations
+
+import secrets
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from . import ledger
+from .kinds import KINDS, Kind
+
+ROOT = Path(__file__).resolve().parents[2]
+SUMS, PAGE = ROOT / "tests/campaign/evidence.jsonl", ROOT / "docs/evidence.md"
+FAULTS_NAMED = 40
+
+HEAD = """# Evidence
+
+What has been searched for broken promises ([invariants](invariants.md)), by `make campaign` ([testing](testing.md)). Written by
+`make campaign ARGS=--publish`; don't edit it.
+
+A run counts as current while nothing has changed since its commit in the folders that it is about. A seed is
+
+- of *cluster* and *drawn faults* one simulated cluster with its load and faults, of *one broker* one broker with a simulated disk;
+- of *kill* twenty rounds of SIGKILL for each of six tests, of *transfers* half a minute of moves between accounts;
+- of *damaged frames* 30,000 frames sent to a broker, of *properties* one pass over all tests with drawn examples;
+- of *compiled walk* a minute of mutated batches under sanitizers.
+"""
+
+
+class Sum(msgspec.Struct, frozen=True):
+    """All runs of a kind at a commit, in one ledger."""
+
+    ledger: str
+    kind: str
+    commit: str
+    runs: int
+    seeds: int
+    cpu_seconds: float
+    states: int
+    last: str
+    faults: dict[str, int]
+    violations: list[str]
+
+
+def sums(name: str, entries: Iterable[ledger.Entry]) -> list[Sum]:
+    """The lines of one ledger. Runs of a tree that differed from its commit don't count."""
+    groups: dict[tuple[str, str], list[ledger.Entry]] = {}
+    for entry in entries:
+        if not entry.changed:
+            groups.setdefault((entry.kind, entry.commit), []).append(entry)
+    lines = []
+    for (kind, commit), group in groups.items():
+        total = ledger.totals(group)[kind]
+        lines.append(
+            Sum(
+                ledger=name,
+                kind=kind,
+                commit=commit,
+                runs=total.runs,
+                seeds=total.seeds,
+                cpu_seconds=round(total.cpu_seconds, 1),
+                states=total.states,
+                last=max(entry.began for entry in group),
+                faults=dict(total.faults),
+                violations=[violation.reason for violation in total.violations],
+            )
+        )
+    return lines
+
+
+def page(lines: Sequence[Sum], kinds: Sequence[Kind], is_current: Callable[[Kind, str], bool]) -> str:
+    """The page of these lines. `is_current` says whether runs of a kind at a commit still stand for the tree."""
+    rows = [
+        "| kind | current seeds | seeds | CPU hours | faults | states | violations found | last run |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for kind in kinds:
+        of_kind = [line for line in lines if line.kind == kind.name]
+        if not of_kind:
+            rows.append(f"| {kind.name} | 0 | 0 | 0 | 0 | | 0 | never |")
+            continue
+        current = sum(line.seeds for line in of_kind if is_current(kind, line.commit))
+        seeds, hours = sum(line.seeds for line in of_kind), sum(line.cpu_seconds for line in of_kind) / 3600
+        faults, states = sum(sum(line.faults.values()) for line in of_kind), sum(line.states for line in of_kind)
+        violations, last = sum(len(line.violations) for line in of_kind), max(line.last for line in of_kind)[:10]
+        rows.append(f"| {kind.name} | {current:,} | {seeds:,} | {hours:,.1f} | {faults:,} | {states or ''} | {violations} | {last} |")
+    struck = Counter[str]()
+    for line in lines:
+        struck.update(line.faults)
+    named = [f"| {fault} | {count:,} |" for fault, count in struck.most_common(FAULTS_NAMED)]
+    found = [f"- {line.kind}, {line.commit}: {reason}" for line in lines for reason in line.violations]
+    parts = ["\n".join(rows), "## Faults that had an effect\n\n| fault | times |\n|---|---|\n" + "\n".join(named)]
+    if found:
+        parts.append("## Violations found\n\nEach is fixed. `tests/sim/found.jsonl` repeats those of drawn faults.\n\n" + "\n".join(found))
+    return HEAD + "\n" + "\n\n".join(parts) + "\n"
+
+
+def load(file: Path = SUMS) -> list[Sum]:
+    return [msgspec.json.decode(line, type=Sum) for line in file.read_bytes().splitlines()] if file.exists() else []
+
+
+def name_of(folder: Path) -> str:
+    """The number of the ledger in a folder, made once."""
+    file = folder / "name"
+    if not file.exists():
+        file.write_text(secrets.token_hex(4), encoding="utf-8")
+    return file.read_text(encoding="utf-8")
+
+
+def unchanged_since(kind: Kind, commit: str) -> bool:
+    """Whether the tree's last commit has the same in the folders of a kind; not for a commit that isn't known here."""
+    words = ["git", "diff", "--quiet", commit, "HEAD", "--", *kind.concerns]
+    return subprocess.run(words, cwd=ROOT, stderr=subprocess.DEVNULL, check=False).returncode == 0
+
+
+def publish(folder: Path, file: Path = SUMS, target: Path = PAGE) -> None:
+    """Add up the ledger of a folder, and write the page."""
+    name = name_of(folder)
+    lines = [line for line in load(file) if line.ledger != name] + sums(name, ledger.load(folder / "ledger.jsonl"))
+    file.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
+    target.write_text(page(lines, KINDS, unchanged_since), encoding="utf-8")
