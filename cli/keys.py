@@ -65,7 +65,8 @@ def configuration_page() -> str:
         "\n## Single groups\n\nSet on a group whose partitions the broker assigns, before it is there or later, within the broker's\n"
     )
     parts.append(
-        "`group.consumer.min.*` and `group.consumer.max.*`. A group that doesn't set a key follows the broker's key beside it.\n\n"
+        "`group.consumer.min.*` and `group.consumer.max.*`, or `group.share.min.*` and `group.share.max.*`. A group that doesn't set\n"
+        "a key follows the broker's key beside it.\n\n"
     )
     parts.append(_table(KEYS_OF_GROUPS, follow_brokers=True))
     for title, table in _BROKER_TABLES:
@@ -91,7 +92,7 @@ def _table(table: Iterable[ConfigKey], *, follow_brokers: bool = False) -> str:
     for key in sorted(table, key=lambda key: key.name):
         if key.internal:
             continue
-        broker_key = "" if not follow_brokers else f" {_code(key.broker_key)} |"
+        broker_key = "" if not follow_brokers else f" {_code(key.broker_key) if key.broker_key is not None else 'none'} |"
         does = ("yes" if key.enforced else "no") + ("" if follow_brokers else _while_running(key.name))
         rows.append(f"| `{key.name}` | {_default(key)} | {key.describe_allowed()} |{broker_key} {does} | {key.doc} |\n")
     return "".join(rows)

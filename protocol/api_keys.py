@@ -306,9 +306,6 @@ _MESSAGES: tuple[tuple[ApiKey, type[ApiMessage], type[ApiMessage]], ...] = (
     (ApiKey.RENEW_DELEGATION_TOKEN, RenewDelegationTokenRequest, RenewDelegationTokenResponse),
     (ApiKey.EXPIRE_DELEGATION_TOKEN, ExpireDelegationTokenRequest, ExpireDelegationTokenResponse),
     (ApiKey.DESCRIBE_DELEGATION_TOKEN, DescribeDelegationTokenRequest, DescribeDelegationTokenResponse),
-)
-
-_SHARE_MESSAGES: tuple[tuple[ApiKey, type[ApiMessage], type[ApiMessage]], ...] = (
     (ApiKey.SHARE_GROUP_HEARTBEAT, ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse),
     (ApiKey.SHARE_GROUP_DESCRIBE, ShareGroupDescribeRequest, ShareGroupDescribeResponse),
     (ApiKey.SHARE_FETCH, ShareFetchRequest, ShareFetchResponse),
@@ -322,7 +319,6 @@ _SHARE_MESSAGES: tuple[tuple[ApiKey, type[ApiMessage], type[ApiMessage]], ...] =
     (ApiKey.ALTER_SHARE_GROUP_OFFSETS, AlterShareGroupOffsetsRequest, AlterShareGroupOffsetsResponse),
     (ApiKey.DELETE_SHARE_GROUP_OFFSETS, DeleteShareGroupOffsetsRequest, DeleteShareGroupOffsetsResponse),
 )
-"""Those of share groups (KIP-932), which are served where `share_groups_enabled` says so."""
 
 
 def _specs(messages: tuple[tuple[ApiKey, type[ApiMessage], type[ApiMessage]], ...]) -> dict[ApiKey, ApiSpec]:
@@ -340,12 +336,9 @@ def _specs(messages: tuple[tuple[ApiKey, type[ApiMessage], type[ApiMessage]], ..
 
 
 API: Mapping[ApiKey, ApiSpec] = MappingProxyType(_specs(_MESSAGES))
-"""The APIs that every broker serves. Looked up by `ApiKey` or by the plain integer from the wire."""
+"""The APIs that Lowtide speaks. Looked up by `ApiKey` or by the plain integer from the wire."""
 
-DECLARED: Mapping[ApiKey, ApiSpec] = MappingProxyType(_specs(_MESSAGES + _SHARE_MESSAGES))
-"""All APIs whose messages Lowtide speaks: `API`, and those of share groups."""
-
-_FIRST_FLEXIBLE = {int(key): spec.first_flexible_version for key, spec in DECLARED.items()}
+_FIRST_FLEXIBLE = {int(key): spec.first_flexible_version for key, spec in API.items()}
 _NEVER_FLEXIBLE = 32_768
 
 

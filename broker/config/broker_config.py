@@ -14,7 +14,7 @@ import msgspec
 
 from lowtide.broker.config.connection_overrides import parse_overrides
 from lowtide.broker.config.follower_fetch_rules import check_follower_fetches
-from lowtide.broker.config.group_config import check_consumer_groups
+from lowtide.broker.config.group_config import check_groups
 from lowtide.broker.config.http_listeners import HttpListener, http_listeners
 from lowtide.broker.config.key import LISTENER_PREFIX, ConfigError, ConfigKey, ImpossibleTogetherError, Type, Value
 from lowtide.broker.config.keys_cluster import CLUSTER_KEYS
@@ -179,7 +179,7 @@ def _typed(values: dict[str, Value], given: Mapping[str, Given], host_name: str)
     """Resolve synonyms, check what keys say of each other, and give the values their types."""
     check_security(values, given)
     check_follower_fetches(values)
-    check_consumer_groups(values)
+    check_groups(values)
     parse_overrides(values)
     defaults = topic_defaults(values)
     if not any(each.source in (DYNAMIC_BROKER, DYNAMIC_DEFAULT) for each in given.values()):

@@ -93,13 +93,20 @@ def describe_group(configs: BrokerConfigs, overrides: Mapping[str, str], wanted:
     layers = _layers(configs)
     entries = []
     for key in _chosen(KEYS_OF_GROUPS, wanted):
-        assert key.broker_key is not None, key.name
-        value, synonyms = overrides.get(key.name), _synonyms(layers, key.broker_key)
+        value, synonyms = overrides.get(key.name), _inherited(layers, key)
         if value is not None:
             synonyms = (Synonym(key.name, value, ConfigSource.DYNAMIC_GROUP), *synonyms)
-        shown = _text(configs.current.values[key.broker_key]) if value is None else value
+        inherited = key.default if key.broker_key is None else _text(configs.current.values[key.broker_key])
+        shown = inherited if value is None else value
         entries.append(ConfigEntry(key.name, shown, synonyms[0].source, synonyms, WireType[key.type.name], key.doc))
     return entries
+
+
+def _inherited(layers: Layers, key: ConfigKey) -> tuple[Synonym, ...]:
+    """Where the value of a group's key comes from that isn't set on it: the broker's key, or the default of one that only groups have."""
+    if key.broker_key is None:
+        return (Synonym(key.name, key.default or "", ConfigSource.DEFAULT),)
+    return _synonyms(layers, key.broker_key)
 
 
 def describe_client_metrics(configs: Mapping[str, str], wanted: Sequence[str] | None) -> list[ConfigEntry]:

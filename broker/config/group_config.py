@@ -8,8 +8,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from lowtide.broker.config.key import ConfigError, ImpossibleTogetherError, Range, Value
-from lowtide.broker.config.keys_of_groups import ASSIGNMENT_INTERVAL, HEARTBEAT_INTERVAL, KEYS_OF_GROUPS, NOT_SERVED, SESSION_TIMEOUT
+from lowtide.broker.config.key import ConfigError, ConfigKey, ImpossibleTogetherError, Matching, OneOf, Range, Type, Value
+from lowtide.broker.config.keys_of_groups import (
+    ASSIGNMENT_INTERVAL,
+    DELIVERY_LIMIT,
+    HEARTBEAT_INTERVAL,
+    KEYS_OF_GROUPS,
+    LOCK_DURATION,
+    NOT_SERVED,
+    OFFSET_RESET,
+    RECORD_LOCKS,
+    SESSION_TIMEOUT,
+    SHARE_ASSIGNMENT_INTERVAL,
+    SHARE_HEARTBEAT_INTERVAL,
+    SHARE_SESSION_TIMEOUT,
+)
+from lowtide.broker.config.offset_reset import offset_reset_of
 from lowtide.protocol.errors import ErrorCode
 from lowtide.replication.refusal import Refusal
 
@@ -18,24 +32,49 @@ _KEYS: Final = {key.name: key for key in KEYS_OF_GROUPS}
 _INT_DIGITS: Final = 10
 """Numbers with fewer are 32 bits wide for sure."""
 
-_BOUNDED: Final = ("session.timeout.ms", "heartbeat.interval.ms", "assignment.interval.ms")
+_BOUNDED: Final = {
+    "consumer": ("session.timeout.ms", "heartbeat.interval.ms", "assignment.interval.ms"),
+    "share": (
+        "session.timeout.ms",
+        "heartbeat.interval.ms",
+        "assignment.interval.ms",
+        "record.lock.duration.ms",
+        "delivery.count.limit",
+        "partition.max.record.locks",
+    ),
+}
+"""By kind of group the keys that have a least and a most."""
+
+_OF_GROUPS: Final = (
+    HEARTBEAT_INTERVAL,
+    SESSION_TIMEOUT,
+    ASSIGNMENT_INTERVAL,
+    SHARE_HEARTBEAT_INTERVAL,
+    SHARE_SESSION_TIMEOUT,
+    SHARE_ASSIGNMENT_INTERVAL,
+    LOCK_DURATION,
+    DELIVERY_LIMIT,
+    RECORD_LOCKS,
+)
+"""Those of groups, in the order in which they are checked."""
 
 
-def check_consumer_groups(values: Mapping[str, Value]) -> None:
-    """Each time lies within its bounds, and a member shows itself before it is given up; there is an assignor.
+def check_groups(values: Mapping[str, Value]) -> None:
+    """Each number lies within its bounds, and a member shows itself before it is given up; there is an assignor.
 
     Errors: ImpossibleTogetherError.
     """
-    for name in _BOUNDED:
-        key, low, high = f"group.consumer.{name}", f"group.consumer.min.{name}", f"group.consumer.max.{name}"
-        value, least, most = _number(values, key), _number(values, low), _number(values, high)
-        if not least <= value <= most:
-            message = f"{key}={value} is not possible: allowed is from {low}={least} to {high}={most}"
-            raise ImpossibleTogetherError(message, key, low, high)
-    heartbeat, session = "group.consumer.heartbeat.interval.ms", "group.consumer.session.timeout.ms"
-    if _number(values, heartbeat) >= _number(values, session):
-        message = f"{heartbeat}={values[heartbeat]} is not possible: allowed is less than {session}={values[session]}"
-        raise ImpossibleTogetherError(message, heartbeat, session)
+    for kind, names in _BOUNDED.items():
+        for name in names:
+            key, low, high = f"group.{kind}.{name}", f"group.{kind}.min.{name}", f"group.{kind}.max.{name}"
+            value, least, most = _number(values, key), _number(values, low), _number(values, high)
+            if not least <= value <= most:
+                message = f"{key}={value} is not possible: allowed is from {low}={least} to {high}={most}"
+                raise ImpossibleTogetherError(message, key, low, high)
+        heartbeat, session = f"group.{kind}.heartbeat.interval.ms", f"group.{kind}.session.timeout.ms"
+        if _number(values, heartbeat) >= _number(values, session):
+            message = f"{heartbeat}={values[heartbeat]} is not possible: allowed is less than {session}={values[session]}"
+            raise ImpossibleTogetherError(message, heartbeat, session)
     assignors = "group.consumer.assignors"
     if not values[assignors]:
         message = f"{assignors} is empty: allowed is at least one of range, uniform"
@@ -50,22 +89,23 @@ def validate_group_configs(broker: Mapping[str, Value], wanted: Mapping[str, str
     for name in wanted:
         if name not in _KEYS:
             return Refusal(ErrorCode.INVALID_CONFIG, _why_not(name))
-    values = {name: _number(broker, key.broker_key or "") for name, key in _KEYS.items()}
+    values: dict[str, Value] = {name: broker[key.broker_key] if key.broker_key else None for name, key in _KEYS.items()}
     for name, text in wanted.items():
         value = _read(name, text)
         if isinstance(value, Refusal):
             return value
         values[name] = value
-    for name in (HEARTBEAT_INTERVAL, SESSION_TIMEOUT, ASSIGNMENT_INTERVAL):
-        rest = name.removeprefix("consumer.")
-        low, high = f"group.consumer.min.{rest}", f"group.consumer.max.{rest}"
-        if values[name] < _number(broker, low):
+    for name in _OF_GROUPS:
+        kind, _, rest = name.partition(".")
+        low, high = f"group.{kind}.min.{rest}", f"group.{kind}.max.{rest}"
+        if _number(values, name) < _number(broker, low):
             return Refusal(ErrorCode.INVALID_CONFIG, f"{name} must be greater than or equal to {low}")
-        if values[name] > _number(broker, high):
+        if _number(values, name) > _number(broker, high):
             return Refusal(ErrorCode.INVALID_CONFIG, f"{name} must be less than or equal to {high}")
-    if values[SESSION_TIMEOUT] <= values[HEARTBEAT_INTERVAL]:
-        return Refusal(ErrorCode.INVALID_CONFIG, f"{SESSION_TIMEOUT} must be greater than {HEARTBEAT_INTERVAL}")
-    return {name: str(values[name]) for name in wanted}
+    for session, heartbeat in ((SESSION_TIMEOUT, HEARTBEAT_INTERVAL), (SHARE_SESSION_TIMEOUT, SHARE_HEARTBEAT_INTERVAL)):
+        if _number(values, session) <= _number(values, heartbeat):
+            return Refusal(ErrorCode.INVALID_CONFIG, f"{session} must be greater than {heartbeat}")
+    return {name: _kept(values[name]) for name in wanted}
 
 
 def _why_not(name: str) -> str:
@@ -75,17 +115,29 @@ def _why_not(name: str) -> str:
     return f"Unknown group config name: {name}"
 
 
-def _read(name: str, text: str) -> int | Refusal:
+def _kept(value: Value) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _read(name: str, text: str) -> Value | Refusal:
     key, trimmed = _KEYS[name], text.strip()
     try:
         value = key.parse(trimmed)
     except ConfigError:
-        because = "Not a number of type INT"
-        if isinstance(key.allowed, Range) and trimmed.removeprefix("-").isdecimal() and len(trimmed) < _INT_DIGITS:
-            because = f"Value must be {key.allowed.describe().removeprefix('of ')}"
-        return Refusal(ErrorCode.INVALID_CONFIG, f"Invalid value {trimmed} for configuration {name}: {because}")
-    assert isinstance(value, int), name
+        return Refusal(ErrorCode.INVALID_CONFIG, f"Invalid value {trimmed} for configuration {name}: {_because(key, trimmed)}")
+    if name == OFFSET_RESET and offset_reset_of(trimmed) is None:
+        return Refusal(ErrorCode.INVALID_CONFIG, f"Invalid value {trimmed} for configuration {name}: Invalid duration")
     return value
+
+
+def _because(key: ConfigKey, text: str) -> str:
+    if isinstance(key.allowed, Range) and text.removeprefix("-").isdecimal() and len(text) < _INT_DIGITS:
+        return f"Value must be {key.allowed.describe().removeprefix('of ')}"
+    if isinstance(key.allowed, OneOf):
+        return f"String must be one of: {', '.join(key.allowed.values)}"
+    if isinstance(key.allowed, Matching):
+        return f"Value must be {key.allowed.means}"
+    return "Expected value to be either true or false" if key.type is Type.BOOLEAN else "Not a number of type INT"
 
 
 def _number(values: Mapping[str, Value], name: str) -> int:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeAlias
 
-from lowtide.protocol.api_keys import DECLARED, ApiKey
+from lowtide.protocol.api_keys import API, ApiKey
 from lowtide.protocol.constructs import AnyConstruct, CountedArray, Entity
 from lowtide.protocol.schema import wire_form
 
@@ -31,12 +31,12 @@ class AnswerErrors:
     __slots__ = ("_form", "_names", "note", "note_in_steps")
 
     def __init__(self, key: ApiKey, version: int, errors: Errors) -> None:
-        name = DECLARED[key].request.__name__.removesuffix("Request")
+        name = API[key].request.__name__.removesuffix("Request")
 
         def count(code: int) -> None:
             errors[name, int(code)] += 1
 
-        self._form, self._names = wire_form(DECLARED[key].response, version), {"count": count}
+        self._form, self._names = wire_form(API[key].response, version), {"count": count}
         self.note: Callable[[Any], None] = self._compiled(["def look(answer):", *_look(self._form), " return"])
         """Count those of an answer."""
         self.note_in_steps: Callable[[Any], Iterator[None]] = self._compiled(

@@ -20,7 +20,7 @@ from lowtide.broker.network.outgoing import Part
 from lowtide.broker.network.request_times import RequestTimes
 from lowtide.broker.network.routes import Handle, HandlerSpec, Route, VersionRange
 from lowtide.broker.pending import Pending, Spawn, promised
-from lowtide.protocol.api_keys import DECLARED, FIRST_OF_OURS, ApiKey, request_header_is_flexible, response_header_is_flexible
+from lowtide.protocol.api_keys import API, FIRST_OF_OURS, ApiKey, request_header_is_flexible, response_header_is_flexible
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.constructs import row_bytes_min
 from lowtide.protocol.errors import ErrorCode, ProtocolError
@@ -106,7 +106,7 @@ class Dispatcher:
         ]
 
     def _advertise(self, spec: HandlerSpec) -> VersionRange:
-        api = DECLARED[spec.key]
+        api = API[spec.key]
         minimum = api.min_version if spec.advertised_minimum is None else spec.advertised_minimum
         return VersionRange(minimum, min(api.max_version, self._maximum_versions.get(spec.key, api.max_version)))
 
@@ -114,7 +114,7 @@ class Dispatcher:
         spec = self._specs.get(api_key)  # type: ignore[call-overload]
         if spec is None:
             return None
-        spec, api = self._metered(spec), DECLARED[spec.key]
+        spec, api = self._metered(spec), API[spec.key]
         offered = self.advertised.get(spec.key) or self._unadvertised[spec.key]
         if not api.min_version <= api_version <= offered.maximum:
             return None
@@ -144,8 +144,8 @@ class Dispatcher:
 
 def _reader(spec: HandlerSpec, version: int) -> Callable[[Any, int, int], tuple[Any, str | None]]:
     """Reads a request; see `request_reader`."""
-    key, codec = spec.key, codec_for(DECLARED[spec.key].request, version)
-    row_bytes, rows_max = row_bytes_min(wire_form(DECLARED[key].request, version)), spec.bounds.undivided_max
+    key, codec = spec.key, codec_for(API[spec.key].request, version)
+    row_bytes, rows_max = row_bytes_min(wire_form(API[key].request, version)), spec.bounds.undivided_max
     plain_bytes = _LARGE_FRAME_BYTES if row_bytes is None else row_bytes * rows_max
     limits = FrameLimits(plain_bytes, 1 << 31 if key == ApiKey.PRODUCE else _LARGE_FRAME_BYTES, rows_max)
     decode = with_surplus_tags(codec.decode) if key == ApiKey.ALTER_USER_SCRAM_CREDENTIALS else codec.decode
@@ -157,7 +157,7 @@ def _reader(spec: HandlerSpec, version: int) -> Callable[[Any, int, int], tuple[
 
 def _writer(spec: HandlerSpec, version: int) -> Callable[[int, Any], list[Part]]:
     """Writes a response. Errors of what it returns: TooManyRowsError for one that is to be encoded in slices (`LargeRoute.encode`)."""
-    codec = codec_for(DECLARED[spec.key].response, version)
+    codec = codec_for(API[spec.key].response, version)
     flexible = response_header_is_flexible(spec.key, version)
     if spec.sends_records:
         return parts_writer(codec.encode_parts_counted, flexible=flexible)

@@ -6,6 +6,7 @@
 | `group.version` | 0 to 1 | UpdateFeatures; at 0 no group gets its partitions from the broker (KIP-848) |
 | `lowtide.metadata.version` | 0 to 2 | the brokers themselves: 1 is reports of log starts, 2 eligible leaders too |
 | `metadata.version` | 30 | no request: it is the release of Kafka, 4.3-IV0, whose protocol is followed, and says nothing of our metadata |
+| `share.version` | 0 to 1 | UpdateFeatures; at 0 there are no share groups (KIP-932) |
 | `transaction.version` | 0 to 2 | UpdateFeatures; from 2 on clients write with an epoch for each transaction (KIP-890) |
 
 A level is advertised only while the APIs that it promises are offered in the versions that it needs, so that an API that is capped
@@ -27,6 +28,8 @@ from lowtide.replication.feature_updates import FeatureState
 
 GROUP_VERSION: Final = "group.version"
 GROUP_LEVEL: Final = 1
+SHARE_VERSION: Final = "share.version"
+SHARE_LEVEL: Final = 1
 KAFKA_RELEASE_LEVEL: Final = 30
 """The level of `metadata.version` that Kafka's tools show as 4.3-IV0."""
 
@@ -48,6 +51,11 @@ class Feature(msgspec.Struct, frozen=True):
 
 FEATURES: Final = (
     Feature(GROUP_VERSION, GROUP_LEVEL, {ApiKey.CONSUMER_GROUP_HEARTBEAT: 1, ApiKey.CONSUMER_GROUP_DESCRIBE: 0}),
+    Feature(
+        SHARE_VERSION,
+        SHARE_LEVEL,
+        {ApiKey.SHARE_GROUP_HEARTBEAT: 1, ApiKey.SHARE_GROUP_DESCRIBE: 1, ApiKey.SHARE_FETCH: 1, ApiKey.SHARE_ACKNOWLEDGE: 1},
+    ),
     Feature("transaction.version", 2, {ApiKey.PRODUCE: 12, ApiKey.TXN_OFFSET_COMMIT: 5, ApiKey.END_TXN: 5}),
 )
 
@@ -71,6 +79,11 @@ def features_of(image: MetadataImage, advertised: Mapping[ApiKey, VersionRange])
 def serves_consumer_groups(image: MetadataImage) -> bool:
     """Whether the cluster has groups whose partitions the broker assigns."""
     return image.features.level(GROUP_VERSION, GROUP_LEVEL) >= GROUP_LEVEL
+
+
+def serves_share_groups(image: MetadataImage) -> bool:
+    """Whether the cluster has share groups."""
+    return image.features.level(SHARE_VERSION, SHARE_LEVEL) >= SHARE_LEVEL
 
 
 def supported(features: Mapping[str, FeatureState], *, from_0: bool) -> list[SupportedFeatureKey]:

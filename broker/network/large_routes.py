@@ -12,7 +12,7 @@ from lowtide.broker.network.outgoing import Part
 from lowtide.broker.network.refusals import refuser
 from lowtide.broker.network.request_parts import split_for
 from lowtide.broker.network.routes import HandlerSpec
-from lowtide.protocol.api_keys import DECLARED, ApiKey, request_header_is_flexible, response_header_is_flexible
+from lowtide.protocol.api_keys import API, ApiKey, request_header_is_flexible, response_header_is_flexible
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.headers import read_client_id
 
@@ -24,7 +24,7 @@ def large_route(
     spec: HandlerSpec, version: int, name: str, handle: Callable[[Any, Any], Any], errors: AnswerErrors | None = None
 ) -> LargeRoute:
     """The route of a handler for requests with very many rows; its codecs are compiled when the first comes."""
-    api = DECLARED[spec.key]
+    api = API[spec.key]
     request, response = codec_for(api.request, version), codec_for(api.response, version)
     flexible = response_header_is_flexible(spec.key, version)
     prefix, header_bytes = (_FLEXIBLE_PREFIX.pack, _FLEXIBLE_PREFIX.size - 4) if flexible else (_PLAIN_PREFIX.pack, _PLAIN_PREFIX.size - 4)

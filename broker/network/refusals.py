@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Any, Final
 
 from lowtide.broker.network.request_parts import Level, cut_for
-from lowtide.protocol.api_keys import DECLARED, ApiKey
+from lowtide.protocol.api_keys import API, ApiKey
 from lowtide.protocol.constructs import AnyConstruct, CountedArray, Entity, Text, fixed_format, nothing_of
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.first_rows import first_rows
@@ -62,7 +62,7 @@ Errors: ProtocolError where the rows aren't of this API.
 
 def refuser(key: ApiKey, version: int) -> Refuse:
     """Makes the answers to requests of this API and version that are refused as a whole."""
-    request, response = wire_form(DECLARED[key].request, version), wire_form(DECLARED[key].response, version)
+    request, response = wire_form(API[key].request, version), wire_form(API[key].response, version)
     cut = cut_for(key, version)
     levels = cut.levels if cut is not None else _LEVELS.get(key, ())
     if "error_code" in dict(response.fields):
@@ -85,7 +85,7 @@ def refuser(key: ApiKey, version: int) -> Refuse:
 
 def refusal_of_all(key: ApiKey, version: int, code: ErrorCode) -> Any:
     """An answer to a request of this API and version, of which not even the rows were read: the error and no rows of the request's."""
-    response = wire_form(DECLARED[key].response, version)
+    response = wire_form(API[key].response, version)
     answer = _answer(response, "")
     _add_row_of_none(answer, response, "")
     for part in (answer, *(row for name, _ in response.fields for row in _rows(getattr(answer, name)))):

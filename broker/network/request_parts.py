@@ -23,7 +23,7 @@ from lowtide.broker.network.outgoing import Part
 from lowtide.broker.network.packed_part import PackedPart
 from lowtide.broker.network.repeated_rows import RepeatedRows
 from lowtide.broker.pending import NO_ANSWER
-from lowtide.protocol.api_keys import DECLARED, ApiKey
+from lowtide.protocol.api_keys import API, ApiKey
 from lowtide.protocol.constructs import CountedArray
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.row_decoder import RowDecoder, RowLimits, Tails, row_decoder
@@ -63,6 +63,7 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
 _TOPICS = (("topics", "topics"), ("partitions", "partitions"))
 _OFFSETS = (("topics", "topics"), ("partition_indexes", "partitions"))
 _OFFSETS_OF_GROUPS = (("groups", "groups"), *_OFFSETS)
+_STATES = (("topics", "results"), ("partitions", "partitions"))
 _GROUPS_SINCE = 8
 _TOPICS_BY_ID_SINCE = 6
 _TRANSACTIONS_SINCE = 4
@@ -86,6 +87,13 @@ CUTS: Final[dict[ApiKey, Callable[[int], Cut | None]]] = {
     ApiKey.DELETE_RECORDS: lambda _: Cut(levels=_TOPICS, twice=("name", "partition_index"), changes=True),
     ApiKey.DESCRIBE_GROUPS: lambda _: Cut(levels=(("groups", "groups"),)),
     ApiKey.CONSUMER_GROUP_DESCRIBE: lambda _: Cut(levels=(("group_ids", "groups"),)),
+    ApiKey.SHARE_GROUP_DESCRIBE: lambda _: Cut(levels=(("group_ids", "groups"),)),
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: lambda _: Cut(levels=(("groups", "groups"), *_TOPICS)),
+    ApiKey.INITIALIZE_SHARE_GROUP_STATE: lambda _: Cut(levels=_STATES, changes=True),
+    ApiKey.READ_SHARE_GROUP_STATE: lambda _: Cut(levels=_STATES, changes=True),
+    ApiKey.WRITE_SHARE_GROUP_STATE: lambda _: Cut(levels=_STATES, changes=True),
+    ApiKey.DELETE_SHARE_GROUP_STATE: lambda _: Cut(levels=_STATES, changes=True),
+    ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: lambda _: Cut(levels=_STATES),
     ApiKey.DELETE_GROUPS: lambda _: Cut(levels=(("groups_names", "results"),), changes=True, sequential=True),
     ApiKey.FIND_COORDINATOR: lambda _: Cut(levels=(("coordinator_keys", "coordinators"),)),
     ApiKey.DESCRIBE_TRANSACTIONS: lambda _: Cut(levels=(("transactional_ids", "transaction_states"),)),
@@ -142,20 +150,20 @@ class Split(msgspec.Struct, frozen=True):
     @property
     def apart(self) -> tuple[str, ...]:
         """The fields of other rows, if this version has them."""
-        has_them = bool(self.cut.apart) and self.cut.apart[0] in dict(wire_form(DECLARED[self.key].request, self.version).fields)
+        has_them = bool(self.cut.apart) and self.cut.apart[0] in dict(wire_form(API[self.key].request, self.version).fields)
         return self.cut.apart if has_them else ()
 
     def decoder(self) -> RowDecoder:
         """Reads the request in parts."""
-        return row_decoder(DECLARED[self.key].request, self.version, self.fields, self.apart)
+        return row_decoder(API[self.key].request, self.version, self.fields, self.apart)
 
     def decoder_apart(self) -> RowDecoder:
         """Reads the other rows in parts."""
-        return row_decoder(DECLARED[self.key].request, self.version, self.apart, self.fields)
+        return row_decoder(API[self.key].request, self.version, self.apart, self.fields)
 
     def joined(self, request_bytes: int, at_once: Callable[[], int]) -> JoinedAnswer:
         """What the answers of the parts go into, to a request of so many bytes. `at_once`: how many such requests there are."""
-        levels = row_levels(DECLARED[self.key].response, self.version, self.cut.answer_fields)
+        levels = row_levels(API[self.key].response, self.version, self.cut.answer_fields)
 
         def plain_bytes() -> int:
             return max(PLAIN_FACTOR * request_bytes, PLAIN_BYTES_MIN // max(at_once(), 1))
@@ -166,7 +174,7 @@ class Split(msgspec.Struct, frozen=True):
 def split_for(key: ApiKey, version: int) -> Split | None:
     """How a request of this API and version is cut; None where it isn't, or has no rows."""
     cut = cut_for(key, version)
-    if cut is None or not isinstance(dict(wire_form(DECLARED[key].request, version).fields).get(cut.levels[0][0]), CountedArray):
+    if cut is None or not isinstance(dict(wire_form(API[key].request, version).fields).get(cut.levels[0][0]), CountedArray):
         return None
     return Split(key, version, cut)
 

@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from lowtide.protocol.api_keys import DECLARED, ApiKey
+from lowtide.protocol.api_keys import API, ApiKey
 from lowtide.runtime.clock import Clock
 
 BUCKETS: Final = 64
@@ -70,7 +70,7 @@ class RequestTimes:
 
     def of(self, key: ApiKey) -> ApiTimes:
         """Those of an API; of Fetch those of consumers."""
-        return self._named(FETCH_CONSUMER if key == ApiKey.FETCH else DECLARED[key].request.__name__.removesuffix("Request"))
+        return self._named(FETCH_CONSUMER if key == ApiKey.FETCH else API[key].request.__name__.removesuffix("Request"))
 
     def of_followers(self, key: ApiKey) -> ApiTimes:
         """Those of an API when a follower asks."""

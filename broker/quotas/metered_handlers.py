@@ -42,7 +42,18 @@ from lowtide.runtime.clock import Clock
 ANSWER_S: Final = 10
 """One answer has at most what the quota allows in this time: the samples that a rate spans at least."""
 
-BETWEEN_BROKERS: Final = frozenset({ApiKey.ENVELOPE, ApiKey.WRITE_TXN_MARKERS, ApiKey.OFFSET_FOR_LEADER_EPOCH})
+BETWEEN_BROKERS: Final = frozenset(
+    {
+        ApiKey.ENVELOPE,
+        ApiKey.WRITE_TXN_MARKERS,
+        ApiKey.OFFSET_FOR_LEADER_EPOCH,
+        ApiKey.INITIALIZE_SHARE_GROUP_STATE,
+        ApiKey.READ_SHARE_GROUP_STATE,
+        ApiKey.WRITE_SHARE_GROUP_STATE,
+        ApiKey.DELETE_SHARE_GROUP_STATE,
+        ApiKey.READ_SHARE_GROUP_STATE_SUMMARY,
+    }
+)
 """What brokers ask each other, besides Fetch and what is Lowtide's own."""
 
 

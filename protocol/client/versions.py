@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from lowtide.protocol.api_keys import DECLARED, ApiKey, response_header_is_flexible
+from lowtide.protocol.api_keys import API, ApiKey, response_header_is_flexible
 from lowtide.protocol.client.refused import Refusal, Refused
 from lowtide.protocol.compiler import Codec, codec_for
 from lowtide.protocol.errors import ErrorCode
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from lowtide.protocol.primitives import Buffer
     from lowtide.protocol.schema import ApiMessage
 
-_KEYS: Final[Mapping[type[ApiMessage], ApiKey]] = {spec.request: key for key, spec in DECLARED.items()}
+_KEYS: Final[Mapping[type[ApiMessage], ApiKey]] = {spec.request: key for key, spec in API.items()}
 _ERROR_CODE: Final = struct.Struct(">h")
 
 
@@ -47,7 +47,7 @@ class Exchange(NamedTuple):
 def exchange_of(request: type[ApiMessage], version: int) -> Exchange:
     """How to ask this in this version. Errors: ValueError for a version that Lowtide doesn't speak."""
     key = _KEYS[request]
-    decode = codec_for(DECLARED[key].response, version).decode
+    decode = codec_for(API[key].response, version).decode
     if key == ApiKey.API_VERSIONS:
         decode = functools.partial(_decode_versions, decode)
     flexible = response_header_is_flexible(key, version)
@@ -57,7 +57,7 @@ def exchange_of(request: type[ApiMessage], version: int) -> Exchange:
 def _decode_versions(decode: Callable[[Buffer, int, int], Any], buffer: Buffer, start: int, end: int) -> Any:
     """A broker answers a version of ApiVersions that it doesn't know in version 0, with UNSUPPORTED_VERSION (KIP-511)."""
     if end >= start + _ERROR_CODE.size and _ERROR_CODE.unpack_from(buffer, start)[0] == ErrorCode.UNSUPPORTED_VERSION:
-        decode = codec_for(DECLARED[ApiKey.API_VERSIONS].response, 0).decode
+        decode = codec_for(API[ApiKey.API_VERSIONS].response, 0).decode
     return decode(buffer, start, end)
 
 
@@ -83,7 +83,7 @@ class ApiVersions:
         return cls(ranges, features, response.finalized_features_epoch)
 
     def highest(self, key: ApiKey) -> int:
-        """The highest version that the broker speaks, whether or not we do; -1 where it doesn't have the DECLARED."""
+        """The highest version that the broker speaks, whether or not we do; -1 where it doesn't have the API."""
         return self._ranges.get(key, (0, -1))[1]
 
     def choose(self, request: type[ApiMessage], *, at_least: int = 0, at_most: int | None = None) -> int | Refused:
@@ -91,7 +91,7 @@ class ApiVersions:
 
         `at_least` is what the caller's question needs, `at_most` the last version whose fields the caller fills in.
         """
-        spec = DECLARED[_KEYS[request]]
+        spec = API[_KEYS[request]]
         low, high = self._ranges.get(spec.key, (0, -1))
         newest = spec.max_version if at_most is None else min(at_most, spec.max_version)
         chosen = min(high, newest)

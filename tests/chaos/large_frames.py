@@ -72,7 +72,7 @@ class LargeFrames:
             return [self._struct(element, rows)] if self._deep else [self._struct(element, 1) for _ in range(max(1, rows // 2))]
         if isinstance(element, Entity):
             return [self._struct(element, 1) for _ in range(rows)]
-        if not isinstance(element, Text) and name != "resource_types":
+        if not isinstance(element, Text) and fixed_format(element) != "b":
             return [next(self._numbers) for _ in range(rows)]
         return [self._value(name, element, 0) for _ in range(rows)]
 

@@ -119,7 +119,10 @@ def test_a_groups_times_are_set_and_reset(tools: Tools) -> None:
     assert tools.run("kafka-configs", "--describe", "--entity-type", "groups").lines[0] == "Dynamic configs for group pickers are:"
     too_short = refused(tools, *group, "--add-config", f"{session}=1000")
     assert too_short == f"InvalidConfigurationException: {session} must be greater than or equal to group.consumer.min.session.timeout.ms"
-    assert "serves no share groups" in refused(tools, *group, "--add-config", "share.auto.offset.reset=earliest")
+    alter(tools, *group, "--add-config", "share.auto.offset.reset=earliest")
+    assert configs(tools, *group)["share.auto.offset.reset"].startswith("earliest {DYNAMIC_GROUP_CONFIG:share.auto.offset.reset=earliest")
+    assert "InvalidConfigurationException" in refused(tools, *group, "--add-config", "share.auto.offset.reset=newest")
+    alter(tools, *group, "--delete-config", "share.auto.offset.reset")
     alter(tools, *group, "--delete-config", session)
 
 

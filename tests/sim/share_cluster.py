@@ -26,7 +26,6 @@ COMES_AGAIN = {
 }
 SETTINGS = {
     "log.dirs": "/a",
-    "group.share.enable": "true",
     "offsets.topic.num.partitions": "1",
     "share.coordinator.state.topic.num.partitions": "1",
     "share.coordinator.state.topic.prune.interval.ms": "1000",

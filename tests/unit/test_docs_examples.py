@@ -12,6 +12,7 @@ from lowtide.broker.config.broker_config import broker_key, load_config
 from lowtide.broker.config.maximum_versions import api_name
 from lowtide.broker.config.sources import from_environment, from_settings, merge
 from lowtide.broker.handlers.registry import Coordinators, handlers, handlers_of_ours
+from lowtide.broker.handlers.share.registry import ShareParts, share_handlers
 from lowtide.broker.network.dispatcher import Dispatcher
 from lowtide.protocol.api_keys import API, FIRST_OF_OURS, ApiKey
 from lowtide.storage.log.log_values import LogConfig
@@ -27,6 +28,7 @@ def registry() -> Dispatcher:
     """The handlers as a broker registers them; the parts behind them do not run."""
     made = Dispatcher(spawn=MagicMock(), maximum_versions={})
     made.register(handlers(MagicMock(), MagicMock(forwarder=None), MagicMock(), Coordinators(MagicMock(), MagicMock()), made.advertised))
+    made.register(share_handlers(MagicMock(), MagicMock(), ShareParts(MagicMock(), MagicMock(), MagicMock())))
     made.register(handlers_of_ours(MagicMock(), MagicMock(), MagicMock(), MagicMock(), made.routes))
     return made
 

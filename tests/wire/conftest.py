@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from lowtide.protocol.api_keys import DECLARED
+from lowtide.protocol.api_keys import API
 from lowtide.protocol.constructs import Blob, CountedArray, Entity, NullableEntity, Text, fixed_format
 from lowtide.protocol.schema import wire_form
 
@@ -32,7 +32,7 @@ class Case(NamedTuple):
 
 CASES = [
     Case(int(spec.key), message, version)
-    for spec in DECLARED.values()
+    for spec in API.values()
     for message in (spec.request, spec.response)
     for version in range(message.VERSIONS.low, message.VERSIONS.high + 1)
 ]

@@ -17,7 +17,7 @@ import pytest
 from kio.index import UnknownEntity, load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
-from lowtide.protocol.api_keys import DECLARED, FIRST_OF_OURS, ApiKey
+from lowtide.protocol.api_keys import API, FIRST_OF_OURS, ApiKey
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.constructs import CountedArray, Entity, NullableEntity
 from lowtide.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
@@ -70,7 +70,7 @@ def test_same_bytes_and_values_as_kio(case, tame_messages) -> None:
     """kio reads our bytes to the same values and writes the same bytes; we read what kio writes."""
     if case.api_key >= FIRST_OF_OURS:
         return
-    load = load_request_schema if case.message is DECLARED[ApiKey(case.api_key)].request else load_response_schema
+    load = load_request_schema if case.message is API[ApiKey(case.api_key)].request else load_response_schema
     if (case.message, case.version) in UNKNOWN:
         with pytest.raises(UnknownEntity):
             load(case.api_key, case.version)

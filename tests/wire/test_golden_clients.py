@@ -137,9 +137,21 @@ BY_HAND_ONLY = {
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
     ApiKey.SASL_AUTHENTICATE,
     ApiKey.SASL_HANDSHAKE,
+    ApiKey.SHARE_GROUP_HEARTBEAT,
+    ApiKey.SHARE_GROUP_DESCRIBE,
+    ApiKey.SHARE_FETCH,
+    ApiKey.SHARE_ACKNOWLEDGE,
+    ApiKey.INITIALIZE_SHARE_GROUP_STATE,
+    ApiKey.READ_SHARE_GROUP_STATE,
+    ApiKey.WRITE_SHARE_GROUP_STATE,
+    ApiKey.DELETE_SHARE_GROUP_STATE,
+    ApiKey.READ_SHARE_GROUP_STATE_SUMMARY,
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS,
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS,
 }
 """What needs a cluster of several brokers, or an authorizer, or is asked by no Python client, is in `by_hand.json`, what is of KIP-848 in
-`consumer_groups.json`."""
+`consumer_groups.json`, what is of KIP-932 in `share_groups.json`."""
 
 
 def test_the_captures_cover_every_api_and_every_client_and_are_small() -> None:

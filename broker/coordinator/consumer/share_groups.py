@@ -19,6 +19,7 @@ from lowtide.broker.coordinator.classic.joining import Client
 from lowtide.broker.coordinator.classic.rebalancing import TimerKey, join_failed, sync_failed
 from lowtide.broker.coordinator.consumer.consumer_member import NOTHING, Assignment, ConsumerMember, target_record
 from lowtide.broker.coordinator.consumer.decision import Refusal
+from lowtide.broker.coordinator.consumer.group_times import ShareGroupTimes
 from lowtide.broker.coordinator.consumer.groups_by_id import GroupsById
 from lowtide.broker.coordinator.consumer.migration import Shared
 from lowtide.broker.coordinator.consumer.share_group import ShareGroup, bytes_of
@@ -82,6 +83,7 @@ class ShareGroups:
         self.memory = shared.memory
         self.states = ShareStart(by_id, settings, shared.topics, ports)
         self._admission = admission
+        self._times = ShareGroupTimes(settings, shared.topics)
 
     # ------------------------------------------------------------------ records
     def note(self, change: ShareGroupChange) -> ShareGroup | None:
@@ -176,7 +178,7 @@ class ShareGroups:
         response = ShareGroupHeartbeatResponse(
             member_id=member_id,
             member_epoch=after.member_epoch,
-            heartbeat_interval_ms=self.settings.share_heartbeat_interval_ms,
+            heartbeat_interval_ms=self._times.heartbeat_interval_ms(group.group_id),
             assignment=_assignment_rows(after.assigned) if joins or says_all or after.assigned != known.assigned else None,
         )
         if not effects.changes:
@@ -245,7 +247,7 @@ class ShareGroups:
         """The epoch of the target, and what a member has to have in it; a new target waits for its time since the last one."""
         if epoch > group.target_epoch:
             since_ms = effects.wall_ms - group.assigned_wall_ms
-            wait_ms = self.settings.share_assignment_interval_ms - since_ms if since_ms >= 0 else 0
+            wait_ms = self._times.assignment_interval_ms(group.group_id) - since_ms if since_ms >= 0 else 0
             if wait_ms > 0:
                 if self.timers.deadline_of(("assignment", group.group_id, "")) is None:
                     self.timers.schedule(("assignment", group.group_id, ""), effects.now_ms + wait_ms)
@@ -296,7 +298,7 @@ class ShareGroups:
             self.timers.schedule(key, effects.now_ms + RETRY_MS)
 
     def _extend_session(self, group: ShareGroup, member_id: str, now_ms: int) -> None:
-        self.timers.schedule(("heartbeat", group.group_id, member_id), now_ms + self.settings.share_session_timeout_ms)
+        self.timers.schedule(("heartbeat", group.group_id, member_id), now_ms + self._times.session_timeout_ms(group.group_id))
 
     def _cancel_timers(self, group: ShareGroup, members: Iterable[str]) -> None:
         for member_id in members:

@@ -5,7 +5,8 @@ Guards: a group with members that consumes a topic and hasn't committed for a pa
 known what a group consumes (its members are just joining, or what they said can't be read) it may be any topic. Groups that were deleted,
 or whose offsets expired, don't count; neither do offsets of transactions that are still open, nor those of an older topic of the same name.
 But a group that has nothing else for a partition than an offset of an open transaction keeps it: it starts over if that is aborted, and it
-needn't have members.
+needn't have members. A share group (KIP-932) has consumed what lies below its start offset, with members or without: `shares` names the
+share partitions whose start offsets the caller has to find out.
 
 Decisions only. `survey` walks through a coordinator's groups, `broker/retention/consumption.py` asks all coordinators.
 """
@@ -15,9 +16,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
+from lowtide.broker.coordinator.consumer.share_group import ShareGroup
 from lowtide.broker.coordinator.groups.group_shard import Groups
 from lowtide.protocol.group_records import OffsetCommitValue
 from lowtide.protocol.messages.describe_consumed_offsets import ConsumedOffsetsTopic
+from lowtide.protocol.share_state_records import SharePlace
 from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID, Offset, TopicId
 
 ROWS_PER_STEP: Final = 256
@@ -56,6 +59,8 @@ class ConsumedOffsets:
     def __init__(self, asked: Iterable[ConsumedOffsetsTopic]) -> None:
         self.found: dict[str, dict[int, Consumed]] = {}
         """By topic and partition, each that was asked for."""
+        self.shares: dict[SharePlace, str] = {}
+        """Share partitions that count with their start offsets, by the names of their topics: see `take_start`."""
         self._ids: dict[str, TopicId] = {}
         for topic in asked:
             self.found[topic.name] = dict.fromkeys(topic.partitions, NOT_CONSUMED)
@@ -65,6 +70,9 @@ class ConsumedOffsets:
         """Count a group, a step at a time: what it has committed, and what it is about to consume."""
         committed = groups.committed.offsets.get(group_id, {})
         group = groups.by_id.get(group_id)
+        if isinstance(group, ShareGroup):
+            yield from self._take_share(group)
+            return
         live: frozenset[str] | None = frozenset()
         if group is not None:
             live = group.living_subscriptions()  # Members that aren't consumers, of Kafka Connect for one, have none.
@@ -74,6 +82,24 @@ class ConsumedOffsets:
             yield from self._take_rows(name, rows, group_id, is_live=is_live)
         if groups.committed.pending.has_any(group_id):
             yield from self._take_pending(groups, group_id)
+
+    def take_start(self, place: SharePlace, start_offset: Offset | None) -> None:
+        """Count the start offset of a share partition; where it isn't known, or the group has none yet, it keeps the partition."""
+        offset = UNKNOWN_OFFSET if start_offset is None or start_offset < 0 else start_offset
+        self.found[self.shares[place]][place.partition] &= Consumed(offset, place.group_id)
+
+    def _take_share(self, group: ShareGroup) -> Iterator[None]:
+        live, states = group.living_subscriptions() or (), group.states
+        for name, found in self.found.items():
+            topic_id = self._ids[name]
+            _, begun = states.initialized.get(topic_id, (name, frozenset[int]()))
+            is_live = name in live or topic_id in states.initializing
+            for number in found:
+                if number in begun:
+                    self.shares[SharePlace(group.group_id, topic_id, number)] = name
+                elif is_live:
+                    found[number] &= Consumed(UNKNOWN_OFFSET, group.group_id)
+            yield
 
     def _take_pending(self, groups: Groups, group_id: str) -> Iterator[None]:
         for count, (name, number, values) in enumerate(list(groups.committed.pending.of_group(group_id)), 1):

@@ -88,6 +88,10 @@ class GroupCoordinator:
             log=broker.log,
         )
 
+    async def share_starts(self, places: Iterable[SharePlace]) -> dict[SharePlace, Offset]:
+        """How far share groups are: see `ShareStarter.starts`. Nothing where share groups aren't served."""
+        return {} if self._states is None else await self._states.starts(places)
+
     @property
     def serves_consumer_groups(self) -> bool:
         """Whether there may be groups whose partitions the broker assigns: by the configuration, and by the level of `group.version`."""
@@ -240,6 +244,17 @@ class ShareStarter:
         places = {SharePlace(group_id, topic_id, number): UNKNOWN_START for topic_id, numbers in wanted.items() for number in numbers}
         work = self._initialize(group_id, state_epoch, places)
         self._groups.broker.tasks.spawn(work, name=f"begin the states of share group {group_id}")
+
+    async def starts(self, places: Iterable[SharePlace]) -> dict[SharePlace, Offset]:
+        """The start offsets of share partitions; those that aren't known are missing, or below 0."""
+        by_group: dict[str, list[SharePlace]] = {}
+        for place in places:
+            by_group.setdefault(place.group_id, []).append(place)
+        found: dict[SharePlace, Offset] = {}
+        for group_id, some in by_group.items():
+            rows = await self._persister.summarize(group_id, some)
+            found |= {place: row.start_offset for place, row in rows.items() if row.error_code == ErrorCode.NONE}
+        return found
 
     async def delete_group(self, shard: Shard[Groups], group_id: str, places: Sequence[SharePlace]) -> ErrorCode:
         """Have the states end, and then the group. Errors: those of `Groups.delete_group`, COORDINATOR_NOT_AVAILABLE."""

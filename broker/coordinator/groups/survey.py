@@ -3,7 +3,8 @@
 Guards: the result cannot be lost any more. The groups are walked through a step at a time, and commits continue meanwhile; then all that
 was in the logs at the end of the walk has to be committed before the answer counts, so it holds for any later coordinator. The
 answer names the partitions that it speaks for with their leader epochs: one whose groups aren't loaded, or that isn't led any more, is
-not among them.
+not among them. How far share groups are is asked of the share coordinators after the walk; their starts only rise, unless an
+administrator sets them back.
 """
 
 from __future__ import annotations
@@ -34,6 +35,10 @@ async def survey(coordinator: GroupCoordinator, asked: Sequence[ConsumedOffsetsT
     consumed = ConsumedOffsets(asked)
     async with coordinator.survey_turn:  # Otherwise many at once would each take a slice before other requests.
         await walk_in_slices(coordinator.broker.turns, _take_in(shards, consumed))
+    if consumed.shares:
+        starts = await coordinator.share_starts(consumed.shares)
+        for place in consumed.shares:
+            consumed.take_start(place, starts.get(place))
     outcomes = [(shard, _kept(coordinator, shard)) for shard in shards]
     kept = [shard for shard, outcome in outcomes if await outcome == ErrorCode.NONE]
     return DescribeConsumedOffsetsResponse(

@@ -17,7 +17,7 @@ from lowtide.broker.partitions.share.share_runs import RecordState
 from lowtide.broker.partitions.share.share_values import StateBatch, StateWrite, StoredState
 from lowtide.broker.pending import Pending, answer_of
 from lowtide.metadata.broker_image import BrokerImage
-from lowtide.protocol.api_keys import DECLARED, ApiKey
+from lowtide.protocol.api_keys import API, ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.delete_share_group_state import DeleteShareGroupStateRequest, DeleteStatePartition, DeleteStateTopic
 from lowtide.protocol.messages.initialize_share_group_state import (
@@ -203,7 +203,7 @@ class SharePersister:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE if answer is None else answer
 
     async def _ask_there(self, broker: BrokerImage, places: list[SharePlace], key: ApiKey, request: Any) -> dict[SharePlace, Any]:
-        version = DECLARED[key].max_version
+        version = API[key].max_version
         try:
             answer = await self._peers.client_of(broker, STATES_PURPOSE).request(key, version, request, TIMEOUT_MS)
         except PeerError as error:

@@ -28,6 +28,7 @@ from lowtide.broker.handlers.share import (
     write_share_group_state,
 )
 from lowtide.broker.handlers.share.share_access import ShareAccess
+from lowtide.broker.handlers.share.switched import switched
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.partitions.share.share_partitions import SharePartitions
 from lowtide.protocol.api_keys import ApiKey
@@ -46,6 +47,18 @@ SHARE_GUARDS: Final[Mapping[ApiKey, Guard]] = {
     ApiKey.SHARE_GROUP_HEARTBEAT: guards.share_group_heartbeat,
     ApiKey.WRITE_SHARE_GROUP_STATE: for_brokers(write_share_group_state.refused),
 }
+
+
+BETWEEN_BROKERS: Final = frozenset(
+    {
+        ApiKey.INITIALIZE_SHARE_GROUP_STATE,
+        ApiKey.READ_SHARE_GROUP_STATE,
+        ApiKey.WRITE_SHARE_GROUP_STATE,
+        ApiKey.DELETE_SHARE_GROUP_STATE,
+        ApiKey.READ_SHARE_GROUP_STATE_SUMMARY,
+    }
+)
+"""What only brokers ask, also while clients may not."""
 
 
 class ShareParts(NamedTuple):
@@ -84,6 +97,6 @@ def share_handlers(broker: BrokerContext, groups: GroupCoordinator, parts: Share
         share_group_heartbeat.handler(groups),
         write_share_group_state.handler(coordinator),
     ]
-    if broker.authorizer.allows_all:
-        return specs
-    return [guarded(spec, SHARE_GUARDS[spec.key], broker) if spec.key in SHARE_GUARDS else spec for spec in specs]
+    if not broker.authorizer.allows_all:
+        specs = [guarded(spec, SHARE_GUARDS[spec.key], broker) if spec.key in SHARE_GUARDS else spec for spec in specs]
+    return [spec if spec.key in BETWEEN_BROKERS else switched(spec, broker) for spec in specs]

@@ -12,8 +12,8 @@ from lowtide.storage.errors import StorageError
 from lowtide.storage.log.timestamps import LongSearch, SearchOn, TimestampedOffset
 
 if TYPE_CHECKING:
+    from lowtide.broker.config.offset_reset import OffsetReset
     from lowtide.broker.partitions.batch_lane import BatchLane
-    from lowtide.broker.partitions.share.share_rules import OffsetReset
     from lowtide.broker.slices import RequestSlices
     from lowtide.replication.partition import Partition
 

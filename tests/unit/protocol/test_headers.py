@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lowtide.protocol.api_keys import API, DECLARED, ApiKey, request_header_is_flexible, response_header_is_flexible
+from lowtide.protocol.api_keys import API, ApiKey, request_header_is_flexible, response_header_is_flexible
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.headers import (
     RequestHeader,
@@ -191,10 +191,10 @@ def test_which_header_is_flexible() -> None:
 
 def test_request_and_response_have_the_same_versions() -> None:
     """`ApiSpec` has one range and one first flexible version for both; the keys are those of the protocol guide."""
-    for key, spec in DECLARED.items():
+    for key, spec in API.items():
         assert spec.key is key
         assert (spec.response.VERSIONS.low, spec.response.VERSIONS.high) == (spec.min_version, spec.max_version)
         assert spec.response.FLEXIBLE.low == spec.request.FLEXIBLE.low == spec.first_flexible_version
-    ranges = {int(key): (spec.min_version, spec.max_version, spec.first_flexible_version) for key, spec in DECLARED.items()}
+    ranges = {int(key): (spec.min_version, spec.max_version, spec.first_flexible_version) for key, spec in API.items()}
     assert ranges == RANGES
     assert API[0] is API[ApiKey.PRODUCE]  # type: ignore[index]

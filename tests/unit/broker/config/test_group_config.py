@@ -46,6 +46,12 @@ def test_groups_receive_what_is_set():
             {"group.consumer.max.heartbeat.interval.ms": "45000", "group.consumer.heartbeat.interval.ms": "45000"},
             "less than group.consumer.session.timeout.ms=45000",
         ),
+        ({"group.share.record.lock.duration.ms": "60001"}, "group.share.max.record.lock.duration.ms=60000"),
+        (
+            {"group.share.session.timeout.ms": "5000", "group.share.min.session.timeout.ms": "1"},
+            "less than group.share.session.timeout.ms=5000",
+        ),
+        ({"group.share.assignors": "range"}, "simple"),
         ({"group.consumer.assignors": ""}, "at least one of range, uniform"),
         ({"group.consumer.assignors": "org.example.Mine"}, "uniform"),
     ],
@@ -59,6 +65,10 @@ def test_what_is_impossible_together(settings, words):
 DEFAULTS = load_config().values
 SESSION, HEARTBEAT, ASSIGNMENT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms", "consumer.assignment.interval.ms"
 NO_NUMBER = "Not a number of type INT"
+NO_BOOLEAN = "Expected value to be either true or false"
+LEVELS = "read_committed, read_uncommitted"
+RESETS = "latest, earliest or by_duration: with an ISO-8601 duration"
+LEAST_LOCK = "group.share.min.record.lock.duration.ms"
 
 
 @pytest.mark.parametrize(
@@ -74,7 +84,20 @@ NO_NUMBER = "Not a number of type INT"
         (HEARTBEAT, "4999", f"{HEARTBEAT} must be greater than or equal to group.consumer.min.heartbeat.interval.ms"),
         (HEARTBEAT, "99999", f"{HEARTBEAT} must be less than or equal to group.consumer.max.heartbeat.interval.ms"),
         (ASSIGNMENT, "20000", f"{ASSIGNMENT} must be less than or equal to group.consumer.max.assignment.interval.ms"),
-        ("share.isolation.level", "read_committed", "share.isolation.level would have no effect: this broker serves no share groups"),
+        ("share.isolation.level", "x", "Invalid value x for configuration share.isolation.level: String must be one of: " + LEVELS),
+        (
+            "share.auto.offset.reset",
+            "by_duration:1h",
+            "Invalid value by_duration:1h for configuration share.auto.offset.reset: Invalid duration",
+        ),
+        ("share.auto.offset.reset", "x", "Invalid value x for configuration share.auto.offset.reset: Value must be " + RESETS),
+        ("share.renew.acknowledge.enable", "x", f"Invalid value x for configuration share.renew.acknowledge.enable: {NO_BOOLEAN}"),
+        ("share.record.lock.duration.ms", "1000", "share.record.lock.duration.ms must be greater than or equal to " + LEAST_LOCK),
+        (
+            "share.delivery.count.limit",
+            "11",
+            "share.delivery.count.limit must be less than or equal to group.share.max.delivery.count.limit",
+        ),
         ("streams.num.standby.replicas", "1", "streams.num.standby.replicas would have no effect: this broker serves no streams groups"),
     ],
 )
@@ -92,6 +115,20 @@ def test_a_group_must_fit_the_broker_s_other_values():
     assert refusal.message == "consumer.session.timeout.ms must be greater than consumer.heartbeat.interval.ms"
     both = {"consumer.heartbeat.interval.ms": " 45000", "consumer.session.timeout.ms": "+45001"}
     assert validate_group_configs(values, both) == {"consumer.heartbeat.interval.ms": "45000", "consumer.session.timeout.ms": "45001"}
+
+
+def test_what_is_set_on_a_share_group_is_kept_as_it_is_said():
+    wanted = {
+        "share.auto.offset.reset": " by_duration:PT1H",
+        "share.renew.acknowledge.enable": "FALSE",
+        "share.isolation.level": "read_committed",
+    }
+    kept = {
+        "share.auto.offset.reset": "by_duration:PT1H",
+        "share.renew.acknowledge.enable": "false",
+        "share.isolation.level": "read_committed",
+    }
+    assert validate_group_configs(DEFAULTS, wanted) == kept
 
 
 def test_a_group_s_time_is_limited_by_the_brokers_bounds():

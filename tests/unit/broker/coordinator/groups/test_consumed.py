@@ -11,6 +11,8 @@ import pytest
 
 from lowtide.broker.coordinator.classic.classic_group import ClassicGroup
 from lowtide.broker.coordinator.classic.group_state import GroupState
+from lowtide.broker.coordinator.consumer.consumer_member import ConsumerMember
+from lowtide.broker.coordinator.consumer.share_group import KnownStates, ShareGroup
 from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.groups.consumed import NOT_CONSUMED, ROWS_PER_STEP, Consumed, ConsumedOffsets
 from lowtide.broker.coordinator.groups.group_shard import Groups
@@ -229,3 +231,31 @@ def test_surveys_take_turns() -> None:
         assert epochs(await waiting) == {0: 10}
 
     asyncio.run(scenario())
+
+
+def share_group(groups: Groups, *begun: int, live: bool = False, topic_id: bytes = NEW) -> None:
+    """The share group g, whose states have begun for these partitions of t."""
+    group = groups.by_id["g"] = ShareGroup("g")
+    group.states = KnownStates(initialized={topic_id: ("t", frozenset(begun))} if begun else {})
+    if live:
+        group.subscriptions.replace(None, ConsumerMember(member_id="m", topic_names=frozenset({"t"})))
+
+
+def share_consumed(groups: Groups, start: int | None) -> tuple[int, str | None]:
+    found = ConsumedOffsets([ConsumedOffsetsTopic(name="t", topic_id=NEW, partitions=[0])])
+    for _ in found.take_in(groups, "g"):
+        pass
+    for place in found.shares:
+        found.take_start(place, start)
+    return tuple(found.found["t"][0])
+
+
+def test_a_share_group_counts_with_its_start_offset() -> None:
+    """Also without members; one whose start isn't known, or that is about to begin, keeps the partition."""
+    groups = groups_of()
+    share_group(groups, 0)
+    assert [share_consumed(groups, start) for start in (7, 0, -1, None)] == [(7, "g"), (0, "g"), (-1, "g"), (-1, "g")]
+    share_group(groups, 1, live=True)
+    assert share_consumed(groups, 7) == (-1, "g")
+    share_group(groups, 0, topic_id=OLD)
+    assert share_consumed(groups, 7) == NOT_CONSUMED, "the states of an older topic of the same name"
