@@ -16,7 +16,7 @@ SEEDS ?= 200
 PYTHONS ?= 3.11 3.12 3.13 3.14
 COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 
-.PHONY: help run test test-all test-ci test-rest test-pure test-pythons check fmt lint types layers unit sim model chaos storm campaign sanitize clients interop bench microbench path demo demo-pipeline docs wheel wheels up down kcat etcd java chromium clean
+.PHONY: help run test test-all test-ci test-rest test-pure test-pythons check fmt lint types layers unit sim model chaos storm campaign sanitize power-cuts clients interop bench microbench path demo demo-pipeline docs wheel wheels up down kcat etcd java chromium clean
 
 help: ## explain every target
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ $(INSTALLED)-browser: $(INSTALLED)
 
 $(INSTALLED)-kubernetes: $(INSTALLED)
 	$(call extra,kubernetes)
+
+$(INSTALLED)-power: $(INSTALLED)
+	$(call extra,power)
 
 $(INSTALLED)-docs: $(INSTALLED)
 	$(call extra,docs)
@@ -147,6 +150,9 @@ sanitize: ## the compiled walk over damaged records, with gcc's sanitizers: SECO
 	@$${CC:-cc} -std=c11 -O1 -g -Wall -Wextra -fsanitize=address,undefined -fno-sanitize-recover=all -Iprotocol/native \
 	  tests/native/fuzz_walk.c $(addprefix protocol/native/,records.c rows.c keys.c) -o build/fuzz_walk
 	@build/fuzz_walk $${SECONDS_LONG:-60} $${SEED:-1}
+
+power-cuts: $(INSTALLED)-power ## real file systems on a disk that loses what wasn't flushed, as root, with libfuse3 and xfsprogs: CUTS=500 SEED=7
+	@$(BIN)/pytest -q -s -o faulthandler_timeout=20000 -m power tests/power
 
 campaign: $(INSTALLED) ## search without end with simulators, kills and damaged frames, at the lowest priority: ARGS=--totals, docs/testing.md
 	@$(BIN)/python -m tests.campaign $(ARGS)

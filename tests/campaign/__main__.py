@@ -147,12 +147,19 @@ def main(arguments: list[str] | None = None) -> int:
     if unknown := set(names) - {kind.name for kind in KINDS}:
         print(f"{', '.join(sorted(unknown))}: there are {', '.join(kind.name for kind in KINDS)}")
         return 2
+    kinds = [kind for kind in KINDS if kind.name in names]
+    for kind in kinds:
+        if reason := kind.missing():
+            print(f"{kind.name} is left out: {reason}", flush=True)
+    kinds = [kind for kind in kinds if kind.missing() is None]
+    if not kinds:
+        return 2
     folder.mkdir(parents=True, exist_ok=True)
     seconds = None if options.minutes is None else options.minutes * 60
     limits = Limits(options.floor_mib << 20, options.runs, seconds)
     try:
         with locked(folder):
-            return search(Campaign(folder, [kind for kind in KINDS if kind.name in names], limits))
+            return search(Campaign(folder, kinds, limits))
     except BlockingIOError:
         print(f"another campaign uses {folder}")
         return 2

@@ -31,6 +31,7 @@ A run counts as current while nothing has changed since its commit in the folder
 
 - of *cluster* and *drawn faults* one simulated cluster with its load and faults, of *one broker* one broker with a simulated disk;
 - of *kill* twenty rounds of SIGKILL for each of six tests, of *transfers* half a minute of moves between accounts;
+- of *power cut* ten cuts of the power on ext4 and ten on XFS, under load (`tests/power`);
 - of *damaged frames* 30,000 frames sent to a broker, of *properties* one pass over all tests with drawn examples;
 - of *compiled walk* a minute of mutated batches under sanitizers.
 """

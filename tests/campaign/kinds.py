@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.power.powered_disk import missing
+
 
 @dataclass(frozen=True)
 class Workplace:
@@ -57,6 +59,10 @@ class Command:
     replay: str
 
 
+def always() -> None:
+    """Of a kind that every machine can run."""
+
+
 @dataclass(frozen=True)
 class Kind:
     """`share` is the share of CPU time, relative to the others. A run uses `seeds` seeds.
@@ -69,6 +75,8 @@ class Kind:
     seeds: int
     command: Callable[[Workplace, int, int], Command]
     concerns: tuple[str, ...] = ()
+    missing: Callable[[], str | None] = always
+    """Why this machine can't run it, or None."""
 
 
 def simulated(name: str, replay: str) -> Callable[[Workplace, int, int], Command]:
@@ -107,16 +115,21 @@ def sanitizers(_place: Workplace, first: int, _end: int) -> Command:
     return Command(words, {}, " ".join(words))
 
 
+def power_is_missing() -> str | None:
+    """Of kinds that cut the power of a disk."""
+    return missing("ext4") or missing("xfs")
+
+
 SERVED = ("broker", "metadata", "protocol", "replication", "storage")
 """What serves: nearly all that may violate a promise."""
 
 KINDS = (
-    Kind("cluster", 25, 20, simulated("cluster", "make sim SEED={seed}"), (*SERVED, "simulation")),
+    Kind("cluster", 20, 20, simulated("cluster", "make sim SEED={seed}"), (*SERVED, "simulation")),
     Kind("drawn faults", 15, 20, simulated("drawn faults", ".venv/bin/python -m tests.campaign.found {seed}"), (*SERVED, "simulation")),
     Kind("one broker", 10, 200, simulated("one broker", "make sim SEED={seed}"), (*SERVED, "simulation")),
     Kind(
         "kill",
-        20,
+        15,
         1,
         pytest(
             "tests/chaos/test_sigkill.py",
@@ -128,6 +141,14 @@ KINDS = (
             ROUNDS="20",
         ),
         (*SERVED, "runtime"),
+    ),
+    Kind(
+        "power cut",
+        10,
+        1,
+        pytest("tests/power/test_power_cuts.py", CUTS="10", PYTEST_ADDOPTS="-m power"),
+        (*SERVED, "runtime"),
+        power_is_missing,
     ),
     Kind("transfers", 10, 1, pytest("tests/chaos/test_transfers.py", SECONDS_OF_TRANSFER="30"), SERVED),
     Kind("damaged frames", 10, 1, pytest("tests/chaos/test_frame_storm.py", FRAMES="30000"), ("broker", "protocol")),

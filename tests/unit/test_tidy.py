@@ -216,7 +216,7 @@ def test_the_packages_of_etcd_are_imported_only_for_etcd():
 
 def test_every_package_that_tests_import_is_in_an_extra():
     """Otherwise the tests run only in this environment. construct-typing has the types of construct, and no module to import."""
-    assert imported_packages(OTHERS) - required_packages("dev", "demo", "pipeline", "browser") == set()
+    assert imported_packages(OTHERS) - required_packages("dev", "demo", "pipeline", "browser", "power") == set()
 
 
 def test_every_pinned_package_is_pinned_exactly():

@@ -66,5 +66,5 @@ def test_every_run_has_its_seed_and_runs_existing_files(kind: Kind):
     paths = [ROOT / word for word in first.words if word.startswith("tests/")]
     assert all(path.exists() for path in paths)
     texts = [path.read_text(encoding="utf-8") for path in paths if path.is_file()]
-    for variable in {"ROUNDS", "SEED", "FRAMES", "SECONDS_OF_TRANSFER"} & set(first.env):
+    for variable in {"CUTS", "ROUNDS", "SEED", "FRAMES", "SECONDS_OF_TRANSFER"} & set(first.env):
         assert any(f'"{variable}"' in text for text in texts), variable
