@@ -145,11 +145,13 @@ chaos: $(INSTALLED) ## real brokers, killed under load: ROUNDS=20
 storm: $(INSTALLED) ## a million damaged frames against a real broker: FRAMES=1000000 SEED=7
 	@FRAMES=$${FRAMES:-1000000} $(BIN)/pytest -q -s -o faulthandler_timeout=20000 tests/chaos/test_frame_storm.py
 
-sanitize: ## the compiled walk over damaged records, with gcc's sanitizers: SECONDS_LONG=600 SEED=7
+sanitize: ## the compiled walk over damaged records, and small requests, with gcc's sanitizers: SECONDS_LONG=600 SEED=7
 	@mkdir -p build
-	@$${CC:-cc} -std=c11 -O1 -g -Wall -Wextra -fsanitize=address,undefined -fno-sanitize-recover=all -Iprotocol/native \
-	  tests/native/fuzz_walk.c $(addprefix protocol/native/,records.c rows.c keys.c) -o build/fuzz_walk
-	@build/fuzz_walk $${SECONDS_LONG:-60} $${SEED:-1}
+	@for program in fuzz_walk fuzz_produce; do \
+	  $${CC:-cc} -std=c11 -O1 -g -Wall -Wextra -fsanitize=address,undefined -fno-sanitize-recover=all -Iprotocol/native -Itests/native \
+	    tests/native/$$program.c $(addprefix protocol/native/,records.c rows.c keys.c produce.c) -o build/$$program && \
+	  build/$$program $${SECONDS_LONG:-60} $${SEED:-1} || exit 1; \
+	done
 
 power-cuts: $(INSTALLED)-power ## real file systems on a disk that loses what wasn't flushed, as root, with libfuse3 and xfsprogs: CUTS=500 SEED=7
 	@$(BIN)/pytest -q -s -o faulthandler_timeout=20000 -m power tests/power

@@ -29,7 +29,9 @@ SOURCES = (
     "protocol/native/keys.c",
     "protocol/native/module.c",
     "protocol/native/plain.c",
+    "protocol/native/produce.c",
     "protocol/native/records.c",
+    "protocol/native/requests.c",
     "protocol/native/rows.c",
     "protocol/native/walks.c",
 )

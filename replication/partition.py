@@ -86,6 +86,7 @@ class Partition:
         "replicas",
         "rules",
         "rules_without_zstd",
+        "small_batch_bytes",
         "topic_id",
         "topic_partition",
         "traffic",
@@ -146,6 +147,7 @@ class Partition:
             quick_compression_bytes=QUICK_COMPRESSION_BYTES,
         )
         self.rules_without_zstd = msgspec.structs.replace(self.rules, allow_zstd=False)
+        self.small_batch_bytes = 0 if self.is_internal or config.asks_for_flushes else self.rules.unchanged_bytes
 
     def move_to(self, log: Log) -> None:
         """The log is in another directory from now on; it has the same records."""

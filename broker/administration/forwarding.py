@@ -18,8 +18,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-import msgspec
-
 from lowtide.broker.administration.committing import newer_image
 from lowtide.broker.administration.envelopes import OF_THE_BROKER, Origin, answer_in, sealed
 from lowtide.broker.network.peer_client import PeerClients, PeerError
@@ -118,7 +116,7 @@ class Forwarder:
                 await self.wait_until(lambda image: shows(request, answer, image), OWN_IMAGE_MS)
             return answer
 
-        return msgspec.structs.replace(spec, handle_later=handle)
+        return spec.wrapped(handle_later=handle)
 
     async def ask(
         self, key: ApiKey, version: int, request: ApiMessage, timeout_ms: int, origin: Origin = OF_THE_BROKER

@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
 
-import msgspec
-
 from lowtide.broker.audit.audit_log import AuditEvent, short
 from lowtide.broker.authorizer.acls import PatternType, Permission
 from lowtide.broker.authorizer.resources import Operation as AclOperation
@@ -73,7 +71,7 @@ def _audited(spec: HandlerSpec, broker: BrokerContext) -> HandlerSpec:
             write(request, context, answer, earlier)
             return answer
 
-        return msgspec.structs.replace(spec, handle=at_once)
+        return spec.wrapped(handle=at_once)
     assert handle_later is not None, spec.key
 
     async def later(request: Any, context: RequestContext) -> Any:
@@ -82,7 +80,7 @@ def _audited(spec: HandlerSpec, broker: BrokerContext) -> HandlerSpec:
         write(request, context, answer, earlier)
         return answer
 
-    return msgspec.structs.replace(spec, handle_later=later)
+    return spec.wrapped(handle_later=later)
 
 
 def _watched(pending: Pending[Any], write: Callable[[Any], None]) -> Pending[Any]:

@@ -97,7 +97,7 @@ def guarded(spec: HandlerSpec, guard: Guard, broker: BrokerContext) -> HandlerSp
                 return answer
             return mapped(answer, partial(_merged, merge=verdict.merge)) if isinstance(answer, Pending) else _merged(answer, verdict.merge)
 
-        return msgspec.structs.replace(spec, handle=at_once)
+        return spec.wrapped(handle=at_once)
     assert handle_later is not None, spec.key
 
     async def later(request: Any, context: RequestContext) -> Any:
@@ -107,7 +107,7 @@ def guarded(spec: HandlerSpec, guard: Guard, broker: BrokerContext) -> HandlerSp
         answer = await handle_later(verdict.request, context)
         return answer if verdict.merge is None else _merged(answer, verdict.merge)
 
-    return msgspec.structs.replace(spec, handle_later=later)
+    return spec.wrapped(handle_later=later)
 
 
 def unless_forwarded(guard: Guard) -> Guard:

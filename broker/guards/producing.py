@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec.structs import replace
-
 from lowtide.broker.authorizer.authorizer import Audit
 from lowtide.broker.authorizer.resources import Operation, topic
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards import topics
 from lowtide.broker.guards.guard import Asker, Verdict, guarded
 from lowtide.broker.network.answer_errors import AnswerErrors
-from lowtide.broker.network.routes import HandlerSpec
-from lowtide.broker.request_context import RequestContext
+from lowtide.broker.network.routes import HandlerSpec, QuickPath
+from lowtide.broker.request_context import Client, RequestContext
 from lowtide.protocol.api_keys import API, ApiKey
 from lowtide.protocol.messages.produce import ProduceRequest, ProduceResponse
+from lowtide.protocol.native import SmallProduce as Asked
 
 
 def guarded_produce(spec: HandlerSpec, broker: BrokerContext) -> HandlerSpec:
@@ -51,7 +50,20 @@ def guarded_produce(spec: HandlerSpec, broker: BrokerContext) -> HandlerSpec:
         _learn(request, context, broker)
         return the_long_way(request, context)
 
-    return replace(spec, handle=at_once)
+    return spec.wrapped(handle=at_once, quick=None if spec.quick is None else _guarded_quickly(spec.quick))
+
+
+def _guarded_quickly(quick: QuickPath) -> QuickPath:
+    """The quick path for topics that the connection is known to be allowed to write to."""
+    handle = quick.handle
+
+    def handle_permitted(asked: Asked, buffer: Any, client: Client) -> Any:
+        grants = client.write_grants
+        if grants is None or grants.principal is not client.principal or asked[4] not in grants:
+            return None
+        return handle(asked, buffer, client)
+
+    return QuickPath(quick.read, handle_permitted)
 
 
 def _learn(request: ProduceRequest, context: RequestContext, broker: BrokerContext) -> None:

@@ -31,6 +31,7 @@ from lowtide.broker.partitions.produce.produce_in_slices import SlicedProduce
 from lowtide.broker.partitions.produce.produce_rows import failed, has_transactional, once_each
 from lowtide.broker.partitions.produce.produce_slowly import SlowProduce
 from lowtide.broker.partitions.produce.slow_batches import KeptBytes
+from lowtide.broker.partitions.produce.small_produce import small_produce
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
@@ -84,7 +85,8 @@ class ProduceHandler:
 def handler(broker: BrokerContext, transactions: TransactionCoordinator) -> HandlerSpec:
     """The handler over a broker's state."""
     verifier = TransactionVerifier(transactions, transactions.peers, transactions.loop)
-    return HandlerSpec(key=ApiKey.PRODUCE, handle=ProduceHandler(broker, verifier).handle, advertised_minimum=0)
+    produce = ProduceHandler(broker, verifier)
+    return HandlerSpec(key=ApiKey.PRODUCE, handle=produce.handle, advertised_minimum=0, quick=small_produce(produce.parts))
 
 
 def _refused(topics: list[TopicProduceData], error: ErrorCode) -> list[TopicProduceResponse]:

@@ -220,21 +220,18 @@ class Connection(TurnTaking):
         began_ns = clock.moment_ns
         api_key, api_version, correlation_id = _HEAD.unpack_from(buffer, start)
         route = host.routes[(api_key, api_version)]
+        context = None
         try:
             if route is None:
-                parts = host.dispatcher.answer_unsupported(api_key, api_version, correlation_id)
-                self._answer(parts)
+                self._answer(host.dispatcher.answer_unsupported(api_key, api_version, correlation_id))
                 return
-            request, client_id = route.read(buffer, start, stop)
-        except TooManyRowsError:
-            self._submit_large(cast("Route", route), correlation_id, buffer, start, stop)
-            return
-        except ProtocolError as error:
-            self.refuse(f"{host.dispatcher.describe(api_key, api_version)}: {error}")
-            return
-        context = RequestContext(api_version, client_id, self, None, correlation_id)
-        try:
-            response = route.handle(request, context)
+            quick = route.quick
+            asked = None if quick is None else quick.read(buffer, start, stop)
+            response = None if quick is None or asked is None else quick.handle(asked, buffer, self)
+            if response is None:
+                request, client_id = route.read(buffer, start, stop)
+                context = RequestContext(api_version, client_id, self, None, correlation_id)
+                response = route.handle(request, context)
             if type(response) is Pending:
                 if not response.done:
                     self._park(route, correlation_id, response, context)
@@ -243,19 +240,29 @@ class Connection(TurnTaking):
                 if response is None:
                     self.close(f"{route.name} could not be answered")
             if response is not None and response is not NO_ANSWER:
+                parts: list[Part] = [response] if context is None and type(response) is bytes else route.write(correlation_id, response)
                 if self._slots:
-                    self._answer(route.write(correlation_id, response))
+                    self._answer(parts)
                 else:
-                    self._ready += route.write(correlation_id, response)
+                    self._ready += parts
             took_ns = clock.now_ns() - began_ns
-            times = clock.times = route.follower_times if context.of_a_follower else route.times
+            times = clock.times = route.times if context is None or not context.of_a_follower else route.follower_times
             times.quick[took_ns.bit_length()] += 1
             times.quick_ns += took_ns
         except TooManyRowsError:
+            assert route is not None
+            if context is None:
+                self._submit_large(route, correlation_id, buffer, start, stop)
+                return
             self._park(route, correlation_id, host.large_requests.encode(route.large, correlation_id, response), context)
         except Exception as error:  # noqa: BLE001  a bug of ours costs one connection, and is logged with its traceback
-            host.on_bug(self, route, error)
-            self.close(f"{host.dispatcher.describe(api_key, api_version)} failed inside")
+            self._on_failed(route, host.dispatcher.describe(api_key, api_version), error, was_read=context is not None)
+
+    def _on_failed(self, route: Route | None, name: str, error: Exception, *, was_read: bool) -> None:
+        if route is None or (isinstance(error, ProtocolError) and not was_read):
+            return self.refuse(f"{name}: {error}")
+        self._host.on_bug(self, route, error)
+        return self.close(f"{name} failed inside")
 
     def _submit_large(self, route: Route, correlation_id: int, buffer: memoryview, start: int, stop: int) -> None:
         """It has many rows: have it worked on in turns with others. The frame is kept, where it was mapped, or copied."""

@@ -130,6 +130,7 @@ class Dispatcher:
             large=large_route(spec, api_version, name, handle, found),
             times=self.times.of(spec.key),
             follower_times=self.times.of_followers(spec.key),
+            quick=spec.quick,
         )
 
     def _spawning(self, spec: HandlerSpec) -> Handle:

@@ -10,11 +10,24 @@ import msgspec
 from lowtide.broker.network.large_requests import Bounds, LargeRoute
 from lowtide.broker.network.outgoing import Part
 from lowtide.broker.network.request_times import ApiTimes
+from lowtide.broker.request_context import Client
 from lowtide.broker.turns import Steps
 from lowtide.protocol.api_keys import ApiKey
 
 Handle = Callable[[Any, Any], Any]
 HandleLater = Callable[[Any, Any], Coroutine[Any, Any, Any]]
+
+
+class QuickPath(msgspec.Struct, frozen=True):
+    """A second way through a handler, for its usual requests only: fewer steps to the same answer, the same changes, the same figures.
+
+    `read` takes a buffer, and where in it a request begins and ends; `handle` takes what it returned, the buffer, and the client. Either
+    returns None for a request that isn't usual, before anything was changed: it goes the way of all others then. `handle` returns the
+    answer's frame, or what a handler returns. A handler that is wrapped loses this way, unless its wrapper wraps both.
+    """
+
+    read: Callable[[Any, int, int], Any]
+    handle: Callable[[Any, Any, Client], Any]
 
 
 class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +48,11 @@ class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):
     bounds: Bounds = Bounds()
     sends_records: bool = False
     answers_again: int = 0
+    quick: QuickPath | None = None
+
+    def wrapped(self, **handlers: Any) -> HandlerSpec:
+        """With handlers around these, and without the quick path, unless that is given too: it would go past them."""
+        return msgspec.structs.replace(self, **({"quick": None} | handlers))
 
 
 class Route(msgspec.Struct, frozen=True):
@@ -50,6 +68,8 @@ class Route(msgspec.Struct, frozen=True):
     times: ApiTimes
     follower_times: ApiTimes
     """For requests of brokers that follow: `RequestContext.of_a_follower`."""
+    quick: QuickPath | None = None
+    """Tried first."""
 
 
 class VersionRange(msgspec.Struct, frozen=True, gc=False):

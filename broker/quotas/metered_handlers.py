@@ -78,7 +78,7 @@ class Meter:
             changes["handle_later"] = self._later(spec.key, spec.handle_later)
         if spec.handle_steps is not None:
             changes["handle_steps"] = self._in_steps(spec.key, spec.handle_steps)
-        return msgspec.structs.replace(spec, **changes)
+        return spec.wrapped(**changes)
 
     def _at_once(self, key: ApiKey, handle: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         def metered(request: Any, context: RequestContext) -> Any:

@@ -1,8 +1,8 @@
-"""The compiled form of the walk over record batches, if it was built: `compiled`, or None.
+"""The compiled form of the walk over record batches, and of small requests, if it was built: `compiled`, or None.
 
 A hundred lines of Python are run for a record otherwise; here it is a few dozen instructions. The C sources lie beside this file:
-`records.h` says what is there, `module.c` is what Python sees. `hatch_build.py` compiles them when Lowtide is installed, where there is a
-compiler. `LOWTIDE_PURE=1` in the environment, then or now, does without.
+`records.h` and `produce.h` say what is there, `module.c` is what Python sees. `hatch_build.py` compiles them when Lowtide is installed,
+where there is a compiler. `LOWTIDE_PURE=1` in the environment, then or now, does without.
 
 Guards: nothing depends on it. Each function answers None for whatever isn't exactly as Kafka's clients write it, and its caller then lets
 the plain form decide: errors are found, and named, in Python. Tests hold the two forms against each other.
@@ -13,7 +13,7 @@ from __future__ import annotations
 import importlib
 import os  # noqa: TID251 - one variable, read once: there's no port that the protocol could have
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from lowtide.protocol.compression import Buffer
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from lowtide.protocol.column_walk import BatchRecords
 
-VERSION: Final = 3
+VERSION: Final = 4
 """That of the functions below. A module of another one is left from another version's sources, and isn't used."""
 
 PURE_VARIABLE: Final = "LOWTIDE_PURE"
@@ -40,6 +40,12 @@ RowBuffers = tuple[
     "BinaryBuffers | None",
 ]
 """Rows, timestamps, keys, values, lists of headers, names, contents."""
+
+
+SmallProduce = tuple[int, int, int, int, str | bytes, int, int, int, int, tuple[Any, ...]]
+"""Version, correlation id, acks, timeout in ms, topic (its name, or its id where the version has ids), partition, where the batch begins in
+the buffer, its checksum, which has yet to be compared, the smallest timestamp of its records, and the fields of a
+`storage.log.validator.ValidatedBatch` with an empty tail."""
 
 
 class CompiledWalk(Protocol):
@@ -85,6 +91,25 @@ class CompiledWalk(Protocol):
 
     def plain_records(self, head: bytes, records: Sequence[tuple[bytes | None, bytes | None]], /) -> bytes | None:
         """`head`, and behind it keys and values as the records of a batch, all of its first timestamp. Only of a list."""
+
+    def read_produce(self, buffer: Buffer, start: int, stop: int, /) -> SmallProduce | None:
+        """The Produce request in `buffer[start:stop]`, header included: one small batch for one partition, sound but for its checksum.
+
+        Neither compressed nor transactional; acks is 1 or -1.
+        """
+
+    def produce_answer(  # noqa: PLR0913  the compiled function's
+        self,
+        version: int,
+        correlation_id: int,
+        topic: str | bytes,
+        partition: int,
+        base_offset: int,
+        log_append_time_ms: int,
+        log_start_offset: int,
+        /,
+    ) -> bytes | None:
+        """The frame that answers it where the batch was appended; never None for a topic that `read_produce` has returned."""
 
     def retain(  # noqa: PLR0913  the compiled function's
         self,

@@ -6,12 +6,13 @@
 #include "arguments.h"
 #include "plain.h"
 #include "records.h"
+#include "requests.h"
 #include "walks.h"
 
 #include <string.h>
 
 /* Counted up with every change of what a function takes or answers: a module of another number isn't used. */
-#define WALK_VERSION 3
+#define WALK_VERSION 4
 
 /* ---------------------------------------------------------------- a batch to columns */
 static bool is_array(PyObject *array, int64_t size)
@@ -417,6 +418,8 @@ static PyMethodDef functions[] = {
     FUNCTION("hash_key", hash_key_),
     FUNCTION("note_keys", note_keys_),
     FUNCTION("plain_records", plain_records),
+    FUNCTION("produce_answer", produce_answer),
+    FUNCTION("read_produce", read_produce),
     FUNCTION("retain", retain),
     FUNCTION("walk_records", walk_records_of),
     {NULL, NULL, 0, NULL},

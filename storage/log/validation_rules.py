@@ -49,6 +49,15 @@ class ValidationRules(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     quick_bytes: int = _MAX_INT64
     quick_compression_bytes: int = _MAX_INT64
 
+    @property
+    def unchanged_bytes(self) -> int:
+        """Up to here, inclusive, a sound batch is written as it was sent, whatever its records are, if their times are allowed.
+
+        0 where more is to be asked: a codec, a timestamp, or keys.
+        """
+        asks_for_more = self.compacted or self.timestamp_type != "create" or self.compression_type != "producer"
+        return 0 if asks_for_more else self.max_message_bytes
+
     def without_haste(self) -> ValidationRules:
         """The same rules where time doesn't matter."""
         return msgspec.structs.replace(

@@ -3,20 +3,8 @@
    fuzz_walk SECONDS SEED. What is looked for is what the sanitizers find; besides, every function that answers true has written as much as
    it had measured. Inputs are allocated at their exact size, so that a byte too far is seen. */
 
+#include "fuzzing.h"
 #include "records.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-
-#define CHECK(condition)                                                                                                                     \
-    do {                                                                                                                                     \
-        if (!(condition)) {                                                                                                                  \
-            fprintf(stderr, "line %d: %s\n", __LINE__, #condition);                                                                          \
-            abort();                                                                                                                         \
-        }                                                                                                                                    \
-    } while (0)
 
 /* ---------------------------------------------------------------- bytes to decide by */
 struct source {
@@ -46,22 +34,6 @@ static int64_t take_number(struct source *source)
     default:
         return (int8_t)take(source, 1);
     }
-}
-
-static uint8_t *copy(const uint8_t *bytes, size_t size)
-{
-    uint8_t *copied = malloc(size + (size == 0));
-    CHECK(copied != NULL);
-    memcpy(copied, bytes, size);
-    return copied;
-}
-
-static uint8_t *room(int64_t size)
-{
-    uint8_t *bytes = malloc((size_t)size + (size == 0));
-    CHECK(bytes != NULL);
-    memset(bytes, 0xff, (size_t)size + (size == 0));
-    return bytes;
 }
 
 /* ---------------------------------------------------------------- the functions */
@@ -235,16 +207,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 
 #ifndef WITH_LIBFUZZER
 /* ---------------------------------------------------------------- mutated batches */
-static uint64_t state;
-
-static uint64_t next(void)
-{
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return state;
-}
-
 static uint8_t *write_some(uint8_t *at, int32_t size)
 {
     at = write_varint(at, size);

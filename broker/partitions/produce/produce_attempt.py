@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from lowtide.runtime.clock import Clock
 
 _ZSTD_SINCE = 7
-_CURRENT_LEADER_SINCE = 10
+CURRENT_LEADER_SINCE: Final = 10
 _ABORTABLE_SINCE = 11
 _ADDS_SINCE = 12
 _ACKS_ALL = -1
@@ -63,6 +63,13 @@ _EXPECTED_ERRORS: Final = frozenset(
 """What Kafka doesn't count as a failed request: a client's own fault, or one that is counted elsewhere."""
 
 NO_ROOM: Final = "too many requests wait to be checked"
+
+
+def count_refused(replicas: ReplicaManager, partition: Partition, row: PartitionProduceResponse) -> PartitionProduceResponse:
+    """Count the row of a batch that was not written. Source: the errors that `ReplicaManager` of Kafka counts."""
+    partition.traffic.failed_produce_requests += row.error_code not in _EXPECTED_ERRORS
+    replicas.traffic.errors["Produce", row.error_code] += 1
+    return row
 
 
 class CurrentLeaders:
@@ -105,6 +112,18 @@ class ProduceParts(msgspec.Struct, frozen=True):
     decompressed_bytes_max: int
     kept: KeptBytes
     log: Any
+
+
+def answer_later(
+    parts: ProduceParts, response: ProduceResponse, waits: list[ProduceWait], timeout_ms: int, listener_name: str | None
+) -> ProduceResponse | Pending[ProduceResponse]:
+    """A promise of the answer for when nothing is waited for any more, or the answer if that is so now.
+
+    `listener_name`: the listener of the client, for the address of a new leader; None for versions without one.
+    """
+    delayed = DelayedProduce(parts.replicas, parts.clock, response, waits, timeout_ms)
+    delayed.on_misdirected = None if listener_name is None else partial(parts.leaders.tell, listener_name)
+    return delayed.start()
 
 
 class ProduceAttempt(msgspec.Struct):
@@ -208,20 +227,15 @@ class ProduceAttempt(msgspec.Struct):
             self._close_on_error(responses)
             return None
         response = ProduceResponse(responses=responses)
-        listener_name, tells_leader = self.context.connection.listener_name, self.version >= _CURRENT_LEADER_SINCE
+        listener_name, tells_leader = self.context.connection.listener_name, self.version >= CURRENT_LEADER_SINCE
         if not self.waits:
             if self.misdirected and tells_leader:
                 self.parts.leaders.tell(listener_name, response)
             return response
-        delayed = DelayedProduce(self.replicas, self.parts.clock, response, self.waits, self.request.timeout_ms)
-        delayed.on_misdirected = partial(self.parts.leaders.tell, listener_name) if tells_leader else None
-        return delayed.start()
+        return answer_later(self.parts, response, self.waits, self.request.timeout_ms, listener_name if tells_leader else None)
 
     def _count(self, partition: Partition, row: PartitionProduceResponse) -> PartitionProduceResponse:
-        """Count the row of a batch that was not written. Source: the errors that `ReplicaManager` of Kafka counts."""
-        partition.traffic.failed_produce_requests += row.error_code not in _EXPECTED_ERRORS
-        self.replicas.traffic.errors["Produce", row.error_code] += 1
-        return row
+        return count_refused(self.replicas, partition, row)
 
     def give_back(self) -> None:
         """The request has failed inside: what is kept for its batches is free."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from lowtide.broker.audit.audit_log import NO_AUDIT
@@ -12,7 +13,7 @@ from lowtide.broker.authorizer.resources import Operation
 from lowtide.broker.authorizer.standard_authorizer import StandardAuthorizer
 from lowtide.broker.guards import topics
 from lowtide.broker.guards.producing import guarded_produce
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routes import HandlerSpec, QuickPath
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.security.principal import KafkaPrincipal
 from lowtide.metadata.acl_image import AclImage
@@ -52,10 +53,19 @@ class Guarded:
 
         monkeypatch.setattr(topics, "produce", counted)
         spec = HandlerSpec(key=ApiKey.PRODUCE, handle=lambda _request, _context: ProduceResponse(responses=[]))
-        self.handle: Any = guarded_produce(spec, broker).handle
+        quick = QuickPath(lambda *_: None, lambda asked, _buffer, _client: asked)
+        guarded = guarded_produce(msgspec.structs.replace(spec, quick=quick), broker)
+        self.handle: Any = guarded.handle
+        assert guarded.quick is not None
+        self.handle_quickly = guarded.quick.handle
 
     def use(self, *rules: AclRecord) -> None:
         self.authorizer.use({repr(rule).encode(): AclImage(rule, 1) for rule in rules})
+
+    def is_quick(self, topic: str | bytes) -> bool:
+        """Whether the quick path takes a request for a topic."""
+        asked = (9, 1, 1, 1000, topic, 0, 0, 0, 0, ())
+        return self.handle_quickly(asked, memoryview(b""), self.connection) is asked
 
     def errors(self, *names: str | bytes, records: bytes = b"", transactional_id: str | None = None) -> list[int]:
         """What is refused; and whether the guard was asked is counted."""
@@ -109,6 +119,24 @@ def test_another_principal_on_the_connection_is_asked_about(monkeypatch: pytest.
     assert guarded.errors("t") == [TOPIC]
     guarded.connection.principal = ALICE
     assert guarded.errors("t") == []
+
+
+def test_the_quick_path_takes_what_may_be_written_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    guarded = Guarded(monkeypatch, allows("t"))
+    assert not guarded.is_quick("t"), "the guard was not asked yet"
+    assert guarded.errors("t") == guarded.errors(ID) == []
+    assert guarded.is_quick("t")
+    assert guarded.is_quick(ID)
+    assert not guarded.is_quick("secret")
+    assert not guarded.is_quick(SECRET_ID)
+    guarded.connection.principal = BOB
+    assert not guarded.is_quick("t")
+    guarded.connection.principal = ALICE
+    assert guarded.is_quick("t")
+    guarded.use(allows("t"), allows("t", "User:*", permission=2))
+    assert not guarded.is_quick("t")
+    assert guarded.errors("t") == [TOPIC]
+    assert not guarded.is_quick("t")
 
 
 def test_transactions_always_go_the_long_way(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from lowtide.broker.network.dispatcher import Dispatcher
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routes import HandlerSpec, QuickPath
 from lowtide.protocol.api_keys import API, ApiKey
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.errors import ErrorCode, ProtocolError
@@ -41,6 +41,14 @@ def test_only_registered_apis_and_versions_have_routes() -> None:
     assert dispatcher.routes[ApiKey.METADATA, high] is not None
     for key, version in ((ApiKey.METADATA, high + 1), (ApiKey.METADATA, -1), (ApiKey.FETCH, 12), (-5, 0), (32767, 0)):
         assert dispatcher.routes[key, version] is None
+
+
+def test_a_handler_that_is_wrapped_loses_its_quick_path() -> None:
+    """It would go past what is around the handler: a guard, a quota, a line of the audit log."""
+    quick = QuickPath(lambda *_: None, lambda *_: None)
+    spec = HandlerSpec(key=ApiKey.METADATA, handle=lambda request, context: request, quick=quick)
+    assert spec.wrapped(handle=spec.handle).quick is None
+    assert spec.wrapped(handle=spec.handle, quick=quick).quick is quick
 
 
 def test_unknown_versions_are_not_cached() -> None:

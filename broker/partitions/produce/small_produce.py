@@ -1,0 +1,99 @@
+"""The quick path of Produce: one small batch for one partition.
+
+Most requests of most producers are that. The compiled module reads the request, checks its batch, and writes the answer; what is decided
+is decided here, in the order of `ProduceAttempt.append`, which is the definition. Whatever isn't usual is left to it before anything is
+changed: a partition that isn't led here or online, acks=all with too few in sync, rules that want more than a look at size and times, a
+flush that may be due, a wrong checksum.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from crc32c import crc32c
+
+from lowtide.broker.network.routes import QuickPath
+from lowtide.broker.partitions.delayed.produce import ProduceWait
+from lowtide.broker.partitions.produce.produce_attempt import CURRENT_LEADER_SINCE, ProduceParts, answer_later, count_refused
+from lowtide.broker.partitions.produce.produce_rows import not_appended
+from lowtide.protocol import native
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
+from lowtide.protocol.records import ATTRIBUTES_POSITION, MAGIC_POSITION
+from lowtide.protocol.types import ZERO_TOPIC_ID
+from lowtide.replication.partition import Partition
+from lowtide.storage.log.log import AppendedBatch
+from lowtide.storage.log.validator import ValidatedBatch
+
+if TYPE_CHECKING:
+    from lowtide.broker.pending import Pending
+    from lowtide.broker.request_context import Client
+    from lowtide.protocol.native import CompiledWalk
+    from lowtide.protocol.native import SmallProduce as Asked
+
+
+class SmallProduce:
+    """Small Produce requests over a broker's partitions. One for each broker; it keeps nothing of a request."""
+
+    def __init__(self, parts: ProduceParts, compiled: CompiledWalk) -> None:
+        self._parts = parts
+        self._replicas = parts.replicas
+        self._wall_ms = parts.clock.wall_ms
+        self._write = compiled.produce_answer
+
+    def handle(self, asked: Asked, buffer: memoryview, client: Client) -> bytes | ProduceResponse | Pending[ProduceResponse] | None:
+        """Append the batch, and answer or promise to; None, without having changed anything, if the request isn't usual after all."""
+        version, correlation_id, acks, _, topic, index, start, crc, earliest, fields = asked
+        replicas, image, now_ms = self._replicas, self._replicas.image, self._wall_ms()
+        if image is None:
+            return None
+        name = topic if isinstance(topic, str) else image.topic_names.get(topic, "")
+        partition, stop = replicas.find(name, index), start + fields[0]
+        if not isinstance(partition, Partition) or not partition.is_leader or fields[0] > partition.small_batch_bytes:
+            return None
+        rules, log = partition.rules, partition.log
+        if (
+            earliest < now_ms - rules.timestamp_before_max_ms
+            or fields[3] > now_ms + rules.timestamp_after_max_ms
+            or crc32c(buffer[start + ATTRIBUTES_POSITION : stop]) != crc
+            or (acks != 1 and not partition.has_enough_in_sync)
+        ):
+            return None
+        partition.traffic.produce_requests += 1
+        batch = ValidatedBatch(*fields)
+        batch.tail = (buffer[start + MAGIC_POSITION : stop],)
+        appended = replicas.append(partition, batch, now_ms)
+        if not isinstance(appended, AppendedBatch):
+            row = not_appended(index, appended, partition, buffer[start:stop], now_ms)
+            return _response(asked, count_refused(replicas, partition, row))
+        if acks != 1 and log.high_watermark <= appended.last_offset:
+            return self._wait(asked, partition, appended, client)
+        return self._write(version, correlation_id, topic, index, appended.base_offset, appended.log_append_time_ms, log.log_start_offset)
+
+    def _wait(
+        self, asked: Asked, partition: Partition, appended: AppendedBatch, client: Client
+    ) -> ProduceResponse | Pending[ProduceResponse]:
+        """Promise the answer for when all replicas in sync have the batch."""
+        version, timeout_ms = asked[0], asked[3]
+        row = PartitionProduceResponse(
+            index=asked[5],
+            error_code=ErrorCode.NONE,
+            base_offset=appended.base_offset,
+            log_append_time_ms=appended.log_append_time_ms,
+            log_start_offset=partition.log.log_start_offset,
+        )
+        wait = ProduceWait(partition, partition.leader_epoch, appended.last_offset + 1, row, flushes=False, commits=True)
+        listener_name = client.listener_name if version >= CURRENT_LEADER_SINCE else None
+        return answer_later(self._parts, _response(asked, row), [wait], timeout_ms, listener_name)
+
+
+def _response(asked: Asked, row: PartitionProduceResponse) -> ProduceResponse:
+    topic = asked[4]
+    name, topic_id = (topic, ZERO_TOPIC_ID) if isinstance(topic, str) else ("", topic)
+    return ProduceResponse(responses=[TopicProduceResponse(name=name, topic_id=topic_id, partition_responses=[row])])
+
+
+def small_produce(parts: ProduceParts) -> QuickPath | None:
+    """The quick path over a broker's partitions; None without the compiled module."""
+    compiled = native.compiled
+    return None if compiled is None else QuickPath(compiled.read_produce, SmallProduce(parts, compiled).handle)

@@ -1,0 +1,290 @@
+/* Small Produce requests and their answers: see produce.h. Source: protocol guide, versions 3 to 13; KIP-482, KIP-516. */
+
+#include "produce.h"
+
+#include "records.h"
+
+#include <string.h>
+
+#define PRODUCE 0
+#define FIRST_VERSION 3
+#define LAST_VERSION 13
+#define FLEXIBLE_SINCE 9
+#define LOG_START_SINCE 5
+#define RECORD_ERRORS_SINCE 8
+
+/* ---------------------------------------------------------------- numbers */
+static uint64_t number_at(const uint8_t *place, unsigned bytes)
+{
+    uint64_t value = 0;
+    while (bytes-- > 0) {
+        value = value << 8 | *place++;
+    }
+    return value;
+}
+
+static int16_t int16_at(const uint8_t *place)
+{
+    return (int16_t)number_at(place, 2);
+}
+
+static int32_t int32_at(const uint8_t *place)
+{
+    return (int32_t)number_at(place, 4);
+}
+
+static int64_t int64_at(const uint8_t *place)
+{
+    return (int64_t)number_at(place, 8);
+}
+
+/* What is left of a request. `is_sound` becomes false when it is read beyond its end; what was read then is zeros. */
+struct rest {
+    const uint8_t *at, *end;
+    bool is_sound;
+};
+
+static const uint8_t *take(struct rest *rest, size_t size)
+{
+    static const uint8_t zeros[8];
+    if (!rest->is_sound || size > (size_t)(rest->end - rest->at)) {
+        rest->is_sound = false;
+        return zeros;
+    }
+    rest->at += size;
+    return rest->at - size;
+}
+
+static bool take_byte(struct rest *rest, uint8_t expected)
+{
+    return *take(rest, 1) == expected && rest->is_sound;
+}
+
+/* An unsigned varint of at most three bytes, no longer than it has to be: more than any length of a small request. */
+static bool take_varint(struct rest *rest, size_t *value)
+{
+    *value = 0;
+    for (unsigned shift = 0; shift < 21; shift += 7) {
+        uint8_t byte = *take(rest, 1);
+        if (byte == 0 && shift > 0) {
+            return false;
+        }
+        *value |= (size_t)(byte & 0x7f) << shift;
+        if (byte < 0x80) {
+            return rest->is_sound;
+        }
+    }
+    return false;
+}
+
+/* The length of something that is there: compact ones are one higher. */
+static bool take_length(struct rest *rest, bool is_flexible, unsigned bytes, size_t *length)
+{
+    if (is_flexible) {
+        if (!take_varint(rest, length) || *length == 0) {
+            return false;
+        }
+        *length -= 1;
+        return true;
+    }
+    int64_t given = bytes == 2 ? int16_at(take(rest, 2)) : int32_at(take(rest, 4));
+    *length = (size_t)given;
+    return rest->is_sound && given >= 0;
+}
+
+static bool take_text(struct rest *rest, size_t size, const uint8_t **text)
+{
+    *text = take(rest, size);
+    if (!rest->is_sound) {
+        return false;
+    }
+    uint8_t all = 0;
+    for (size_t place = 0; place < size; place++) {
+        all |= (*text)[place];
+    }
+    return all < 0x80;
+}
+
+/* ---------------------------------------------------------------- the batch */
+#define BATCH_OVERHEAD 61
+#define LOG_OVERHEAD 12
+#define CURRENT_MAGIC 2
+#define NO_TIMESTAMP (-1)
+
+static bool read_small_batch(const uint8_t *start, size_t size, struct small_batch *batch)
+{
+    if (size <= BATCH_OVERHEAD || size > SMALL_BATCH_BYTES) {
+        return false;
+    }
+    /* Attributes are 0: not compressed, of no transaction, with the producer's timestamps. */
+    if (int64_at(start) != 0 || int32_at(start + 8) != (int32_t)(size - LOG_OVERHEAD) || start[16] != CURRENT_MAGIC ||
+        int16_at(start + 21) != 0) {
+        return false;
+    }
+    *batch = (struct small_batch){.start = start,
+                                  .size = size,
+                                  .crc = (uint32_t)number_at(start + 17, 4),
+                                  .last_offset_delta = int32_at(start + 23),
+                                  .base_timestamp = int64_at(start + 27),
+                                  .max_timestamp = int64_at(start + 35),
+                                  .producer_id = int64_at(start + 43),
+                                  .producer_epoch = int16_at(start + 51),
+                                  .base_sequence = int32_at(start + 53),
+                                  .record_count = int32_at(start + 57)};
+    if (batch->record_count <= 0 || batch->last_offset_delta != batch->record_count - 1 || batch->max_timestamp < NO_TIMESTAMP ||
+        (batch->producer_id >= 0 && batch->base_sequence < 0)) {
+        return false;
+    }
+    struct walked walked;
+    int64_t max_timestamp;
+    if (!walk_records(start + BATCH_OVERHEAD, size - BATCH_OVERHEAD, batch->record_count, &walked) || !walked.in_order ||
+        __builtin_add_overflow(batch->base_timestamp, walked.min_timestamp_delta, &batch->min_timestamp) ||
+        __builtin_add_overflow(batch->base_timestamp, walked.max_timestamp_delta, &max_timestamp)) {
+        return false;
+    }
+    batch->offset_delta_of_max_timestamp = walked.max_timestamp_index;
+    return max_timestamp == batch->max_timestamp;
+}
+
+/* ---------------------------------------------------------------- the request */
+static bool read_header_of_produce(struct rest *rest, struct small_produce *produce)
+{
+    const uint8_t *fixed = take(rest, 8);
+    if (!rest->is_sound || int16_at(fixed) != PRODUCE) {
+        return false;
+    }
+    produce->version = int16_at(fixed + 2);
+    produce->correlation_id = int32_at(fixed + 4);
+    if (produce->version < FIRST_VERSION || produce->version > LAST_VERSION) {
+        return false;
+    }
+    int16_t client_id_size = int16_at(take(rest, 2));
+    const uint8_t *client_id;
+    if (client_id_size < -1 || (client_id_size > 0 && !take_text(rest, (size_t)client_id_size, &client_id))) {
+        return false;
+    }
+    return produce->version < FLEXIBLE_SINCE || take_byte(rest, 0);
+}
+
+static bool read_topic(struct rest *rest, bool is_flexible, struct small_produce *produce)
+{
+    if (produce->version < TOPIC_IDS_SINCE) {
+        return take_length(rest, is_flexible, 2, &produce->topic_size) && produce->topic_size > 0 &&
+               produce->topic_size <= INT16_MAX && take_text(rest, produce->topic_size, &produce->topic);
+    }
+    static const uint8_t no_topic_id[TOPIC_ID_BYTES];
+    produce->topic_size = TOPIC_ID_BYTES;
+    produce->topic = take(rest, TOPIC_ID_BYTES);
+    return rest->is_sound && memcmp(produce->topic, no_topic_id, TOPIC_ID_BYTES) != 0;
+}
+
+bool read_small_produce(const uint8_t *frame, size_t size, struct small_produce *produce)
+{
+    struct rest rest = {.at = frame, .end = frame + size, .is_sound = true};
+    size_t topics, partitions, batch_size;
+    if (!read_header_of_produce(&rest, produce)) {
+        return false;
+    }
+    bool is_flexible = produce->version >= FLEXIBLE_SINCE;
+    /* No transactional id. */
+    if (is_flexible ? !take_byte(&rest, 0) : int16_at(take(&rest, 2)) != -1) {
+        return false;
+    }
+    const uint8_t *acks_and_timeout = take(&rest, 6);
+    if (!rest.is_sound) {
+        return false;
+    }
+    produce->acks = int16_at(acks_and_timeout);
+    produce->timeout_ms = int32_at(acks_and_timeout + 2);
+    if ((produce->acks != 1 && produce->acks != -1) || !take_length(&rest, is_flexible, 4, &topics) || topics != 1 ||
+        !read_topic(&rest, is_flexible, produce) || !take_length(&rest, is_flexible, 4, &partitions) || partitions != 1) {
+        return false;
+    }
+    produce->partition = int32_at(take(&rest, 4));
+    if (!take_length(&rest, is_flexible, 4, &batch_size)) {
+        return false;
+    }
+    const uint8_t *batch = take(&rest, batch_size);
+    /* No tagged fields of the partition, the topic, or the request; and nothing behind it. */
+    if (!rest.is_sound || (is_flexible && !(take_byte(&rest, 0) && take_byte(&rest, 0) && take_byte(&rest, 0))) || rest.at != rest.end) {
+        return false;
+    }
+    return read_small_batch(batch, batch_size, &produce->batch);
+}
+
+/* ---------------------------------------------------------------- the answer */
+/* A topic's name is a string of at most 32767 bytes, so its compact length takes at most three. */
+static size_t compact_size(size_t value)
+{
+    return value < 1 << 7 ? 1 : value < 1 << 14 ? 2 : 3;
+}
+
+size_t produced_size(const struct produced *produced)
+{
+    int16_t version = produced->version;
+    if (version < FIRST_VERSION || version > LAST_VERSION || produced->topic_size > INT16_MAX ||
+        (version >= TOPIC_IDS_SINCE && produced->topic_size != TOPIC_ID_BYTES)) {
+        return 0;
+    }
+    /* Length and correlation id; partition, error, base offset, time; the time that the client is to wait. */
+    size_t size = 8 + 4 + 2 + 8 + 8 + 4 + produced->topic_size;
+    if (version < FLEXIBLE_SINCE) {
+        return size + 4 + 2 + 4 + (version >= LOG_START_SINCE ? 8 : 0) + (version >= RECORD_ERRORS_SINCE ? 4 + 2 : 0);
+    }
+    /* Four times no tags, one topic, one partition, the log start, no errors of records, no message. */
+    return size + 4 + 1 + 1 + 8 + 1 + 1 + (version < TOPIC_IDS_SINCE ? compact_size(produced->topic_size + 1) : 0);
+}
+
+static uint8_t *put(uint8_t *at, uint64_t value, unsigned bytes)
+{
+    for (unsigned left = bytes; left > 0; left--) {
+        *at++ = (uint8_t)(value >> 8 * (left - 1));
+    }
+    return at;
+}
+
+static uint8_t *put_length(uint8_t *at, size_t length, bool is_flexible, unsigned bytes)
+{
+    if (!is_flexible) {
+        return put(at, length, bytes);
+    }
+    for (length++; length >= 0x80; length >>= 7) {
+        *at++ = (uint8_t)(length | 0x80);
+    }
+    *at++ = (uint8_t)length;
+    return at;
+}
+
+void write_produced(const struct produced *produced, uint8_t *out)
+{
+    int16_t version = produced->version;
+    bool is_flexible = version >= FLEXIBLE_SINCE;
+    uint8_t *at = put(out, produced_size(produced) - 4, 4);
+    at = put(at, (uint32_t)produced->correlation_id, 4);
+    if (is_flexible) {
+        *at++ = 0;
+    }
+    at = put_length(at, 1, is_flexible, 4);
+    if (version < TOPIC_IDS_SINCE) {
+        at = put_length(at, produced->topic_size, is_flexible, 2);
+    }
+    memcpy(at, produced->topic, produced->topic_size);
+    at = put_length(at + produced->topic_size, 1, is_flexible, 4);
+    at = put(at, (uint32_t)produced->partition, 4);
+    at = put(at, 0, 2);
+    at = put(at, (uint64_t)produced->base_offset, 8);
+    at = put(at, (uint64_t)produced->log_append_time_ms, 8);
+    if (version >= LOG_START_SINCE) {
+        at = put(at, (uint64_t)produced->log_start_offset, 8);
+    }
+    if (is_flexible) {
+        /* No errors, no message, no tags of the partition and of the topic. */
+        at = put(at, 0x01000000, 4);
+    } else if (version >= RECORD_ERRORS_SINCE) {
+        at = put(put(at, 0, 4), 0xffff, 2);
+    }
+    at = put(at, 0, 4);
+    if (is_flexible) {
+        *at = 0;
+    }
+}

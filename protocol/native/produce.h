@@ -1,0 +1,60 @@
+/* A Produce request as most are: one batch of few bytes for one partition, not compressed, of no transaction. No Python here.
+
+   As in records.h the bytes may come from anybody: each function reads within what it is given, compares sizes with what is left, and
+   answers false for whatever isn't exactly that; the plain form decides about it. The checksum is not looked at. */
+
+#ifndef LOWTIDE_PRODUCE_H
+#define LOWTIDE_PRODUCE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Of a batch, inclusive. So it has fewer records than an event loop may walk over at once (`QUICK_RECORDS`). */
+#define SMALL_BATCH_BYTES (64 << 10)
+
+#define TOPIC_ID_BYTES 16
+#define TOPIC_IDS_SINCE 13
+
+/* What a batch says of itself, and its records together. */
+struct small_batch {
+    const uint8_t *start;
+    size_t size;
+    uint32_t crc;
+    int32_t last_offset_delta, record_count, offset_delta_of_max_timestamp;
+    int64_t base_timestamp, max_timestamp, min_timestamp;
+    int64_t producer_id;
+    int16_t producer_epoch;
+    int32_t base_sequence;
+};
+
+struct small_produce {
+    int16_t version;
+    int32_t correlation_id;
+    int16_t acks; /* 1 or -1 */
+    int32_t timeout_ms;
+    const uint8_t *topic; /* its name in ASCII, or from version 13 on its id */
+    size_t topic_size;
+    int32_t partition;
+    struct small_batch batch;
+};
+
+/* Reads the request in `frame`, from its header on. */
+bool read_small_produce(const uint8_t *frame, size_t size, struct small_produce *produce);
+
+/* What is answered where it was written. */
+struct produced {
+    int16_t version;
+    int32_t correlation_id;
+    const uint8_t *topic;
+    size_t topic_size;
+    int32_t partition;
+    int64_t base_offset, log_append_time_ms, log_start_offset;
+};
+
+/* Of its answer, with the frame's length; 0 for a topic or version that no request could have. */
+size_t produced_size(const struct produced *produced);
+/* Writes so many bytes. */
+void write_produced(const struct produced *produced, uint8_t *out);
+
+#endif

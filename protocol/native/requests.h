@@ -1,0 +1,14 @@
+/* Requests that are usual enough to be read, and answered, without an object for each of their parts. */
+
+#ifndef LOWTIDE_REQUESTS_H
+#define LOWTIDE_REQUESTS_H
+
+#include "arguments.h"
+
+/* `read_produce(buffer, start, stop)` of the module. */
+PyObject *read_produce(PyObject *module, PyObject *const *arguments, Py_ssize_t given);
+
+/* `produce_answer(version, correlation_id, topic, partition, base_offset, log_append_time_ms, log_start_offset)` of the module. */
+PyObject *produce_answer(PyObject *module, PyObject *const *arguments, Py_ssize_t given);
+
+#endif

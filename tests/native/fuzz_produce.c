@@ -1,0 +1,156 @@
+/* Runs protocol/native/produce.c over mutated Produce requests, without Python: `make sanitize`.
+
+   fuzz_produce SECONDS SEED. What is looked for is what the sanitizers find; besides, what is read lies within the request, a request that
+   was not mutated is read, and an answer has as many bytes as were measured. Inputs are allocated at their exact size. */
+
+#include "fuzzing.h"
+#include "produce.h"
+#include "records.h"
+
+#define FRAME_BYTES 4096
+
+static uint8_t *write_number(uint8_t *at, uint64_t value, unsigned bytes)
+{
+    while (bytes-- > 0) {
+        *at++ = (uint8_t)(value >> 8 * bytes);
+    }
+    return at;
+}
+
+/* An unsigned varint: `write_varint` writes zigzag ones. */
+static uint8_t *write_length(uint8_t *at, size_t length, int is_flexible, unsigned bytes)
+{
+    if (!is_flexible) {
+        return write_number(at, length, bytes);
+    }
+    for (length++; length >= 0x80; length >>= 7) {
+        *at++ = (uint8_t)(length | 0x80);
+    }
+    *at++ = (uint8_t)length;
+    return at;
+}
+
+static uint8_t *write_letters(uint8_t *at, size_t size)
+{
+    memset(at, 'a' + (int)(next() % 26), size);
+    return at + size;
+}
+
+static uint8_t *write_batch(uint8_t *start)
+{
+    static const uint8_t zeros[61];
+    uint8_t *at = start + sizeof zeros;
+    unsigned records = 1 + (unsigned)(next() % 3);
+    int64_t latest = 0;
+    memcpy(start, zeros, sizeof zeros);
+    for (unsigned number = 0; number < records; number++) {
+        uint8_t body[256], *end = body;
+        int64_t delta = (int64_t)(next() % 200);
+        latest = number == 0 || delta > latest ? delta : latest;
+        *end++ = 0;
+        end = write_varint(end, delta);
+        end = write_varint(end, number);
+        end = next() % 2 ? write_field(end, NULL, -1) : write_field(end, zeros, (int64_t)(next() % 8));
+        end = write_field(end, zeros, (int64_t)(next() % 60));
+        end = write_varint(end, 0);
+        at = write_varint(at, end - body);
+        memcpy(at, body, (size_t)(end - body));
+        at += end - body;
+    }
+    int64_t base = 1000;
+    (void)write_number(start + 8, (uint64_t)(at - start - 12), 4);
+    start[16] = 2;
+    (void)write_number(start + 23, records - 1, 4);
+    (void)write_number(start + 27, (uint64_t)base, 8);
+    (void)write_number(start + 35, (uint64_t)(base + latest), 8);
+    int is_idempotent = next() % 2;
+    (void)write_number(start + 43, is_idempotent ? 7 : UINT64_MAX, 8);
+    (void)write_number(start + 53, is_idempotent ? 0 : UINT64_MAX, 4);
+    (void)write_number(start + 57, records, 4);
+    return at;
+}
+
+static size_t write_request(uint8_t *frame)
+{
+    uint8_t *at = frame, batch[1024];
+    int version = 3 + (int)(next() % 11), is_flexible = version >= 9;
+    at = write_number(at, 0, 2);
+    at = write_number(at, (uint64_t)version, 2);
+    at = write_number(at, next(), 4);
+    size_t client_id = next() % 20;
+    at = next() % 4 ? write_letters(write_number(at, client_id, 2), client_id) : write_number(at, UINT16_MAX, 2);
+    at = is_flexible ? write_number(at, 0, 2) : write_number(at, UINT16_MAX, 2);
+    at = write_number(at, next() % 2 ? 1 : UINT16_MAX, 2);
+    at = write_number(at, next(), 4);
+    at = write_length(at, 1, is_flexible, 4);
+    size_t name = 1 + (next() % 16 ? next() % 20 : next() % 240);
+    at = version >= 13 ? write_letters(at, 16) : write_letters(write_length(at, name, is_flexible, 2), name);
+    at = write_length(at, 1, is_flexible, 4);
+    at = write_number(at, next() % 3, 4);
+    size_t size = (size_t)(write_batch(batch) - batch);
+    at = write_length(at, size, is_flexible, 4);
+    memcpy(at, batch, size);
+    at += size;
+    return (size_t)((is_flexible ? write_number(at, 0, 3) : at) - frame);
+}
+
+static void try_answer(const struct small_produce *produce)
+{
+    struct produced produced = {.version = produce->version,
+                                .correlation_id = produce->correlation_id,
+                                .topic = produce->topic,
+                                .topic_size = produce->topic_size,
+                                .partition = produce->partition,
+                                .base_offset = (int64_t)next(),
+                                .log_append_time_ms = -1,
+                                .log_start_offset = (int64_t)next()};
+    size_t size = produced_size(&produced);
+    CHECK(size > 0);
+    uint8_t *answer = room((int64_t)size);
+    write_produced(&produced, answer);
+    CHECK(answer[0] == 0 && ((size_t)answer[1] << 16 | (size_t)answer[2] << 8 | answer[3]) == size - 4);
+    CHECK(answer[size - 1] == 0);
+    free(answer);
+}
+
+static unsigned long runs;
+
+static void try_request(const uint8_t *frame, size_t size, int is_whole)
+{
+    runs++;
+    struct small_produce produce;
+    uint8_t *input = copy(frame, size);
+    int is_read = read_small_produce(input, size, &produce);
+    CHECK(is_read || !is_whole);
+    if (is_read) {
+        const struct small_batch *batch = &produce.batch;
+        CHECK(produce.topic >= input && produce.topic + produce.topic_size <= batch->start);
+        CHECK(batch->start + batch->size <= input + size && batch->size <= SMALL_BATCH_BYTES);
+        CHECK(batch->record_count > 0 && batch->min_timestamp <= batch->max_timestamp);
+        CHECK(batch->offset_delta_of_max_timestamp <= batch->last_offset_delta);
+        try_answer(&produce);
+    }
+    free(input);
+}
+
+int main(int count, char **arguments)
+{
+    long seconds = count > 1 ? atol(arguments[1]) : 10;
+    uint64_t seed = count > 2 ? strtoull(arguments[2], NULL, 10) : 1;
+    state = seed * 2654435761u + 88172645463325252u;
+    time_t end = time(NULL) + seconds;
+    static uint8_t frame[FRAME_BYTES];
+    for (unsigned long round = 0; (round & 1023) != 0 || time(NULL) < end; round++) {
+        size_t size = write_request(frame);
+        try_request(frame, size, 1);
+        /* Some times more with other bytes: most of the work is to write it. */
+        for (unsigned again = next() % 16; again > 0; again--) {
+            for (uint64_t changes = next() % 3; changes > 0; changes--) {
+                frame[next() % size] = (uint8_t)(next() % 4 == 0 ? 0xff - next() % 3 : next() % 2 ? next() % 4 : next());
+            }
+            try_request(frame, next() % 4 == 0 ? next() % (size + 1) : size, 0);
+        }
+    }
+    printf("%lu runs from seed %llu\n", runs, (unsigned long long)seed);
+    return 0;
+}
