@@ -1,4 +1,4 @@
-"""`python -m tests.power.fuse_disk IMAGE FOLDER SEED`: serve a `VolatileDisk` as FOLDER/disk, until it is unmounted.
+"""`python -m tests.power.fuse_disk IMAGE FOLDER SEED UNIT`: serve a `VolatileDisk` as FOLDER/disk, until it is unmounted.
 
 A loop device over that file passes writes on as they come, and a flush as `fsync`. Reads commands from standard input: `cut` cuts the
 power, `flushes` asks how many there were; each is answered by a line. A disk without power answers EIO. From `lie` on a flush
@@ -84,6 +84,6 @@ def obey(files: OneFile) -> None:
 
 
 if __name__ == "__main__":
-    files = OneFile(VolatileDisk(sys.argv[1], random.Random(sys.argv[3])))
+    files = OneFile(VolatileDisk(sys.argv[1], random.Random(sys.argv[3]), unit=int(sys.argv[4])))
     threading.Thread(target=obey, args=(files,), daemon=True).start()
     mfusepy.FUSE(files, sys.argv[2], foreground=True, nothreads=True)

@@ -16,6 +16,9 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
+UNIT_BYTES: Final = {"ext4": 512, "xfs": 4096, "btrfs": 4096}
+"""What such a file system takes to be written whole or not at all. XFS leaves a block as it is whose first sector is newer than the log."""
+
 IMAGE_BYTES: Final = {"ext4": 256 << 20, "xfs": 512 << 20, "btrfs": 512 << 20}
 _MAKE: Final = {
     "ext4": ("mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"),
@@ -48,7 +51,7 @@ class PoweredDisk:
         self._server: subprocess.Popen[str] | None = None
         self._loop = ""
         self.lost = self.kept = 0
-        """Sectors that weren't flushed when the power went, and those of them that survived."""
+        """Units that weren't flushed when the power went, and those of them that survived."""
 
     def __enter__(self) -> PoweredDisk:
         self.path.mkdir()
@@ -67,6 +70,7 @@ class PoweredDisk:
         """The file system recovers, and is there."""
         self._lives += 1
         words = [sys.executable, "-m", "tests.power.fuse_disk", str(self._image), str(self._fuse), f"{self._seed} {self._lives}"]
+        words.append(str(UNIT_BYTES[self._kind]))
         self._server = subprocess.Popen(words, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         file = self._fuse / "disk"
         until(file.exists, "the disk")

@@ -104,7 +104,7 @@ async def test_nothing_promised_is_lost_over_many_power_cuts(disk: PoweredDisk) 
             assert disk.lost > 0, "no power cut found anything that wasn't flushed"
         finally:
             await broker.process.kill()
-    print(f"{disk.lost:,} sectors weren't flushed, {disk.kept:,} of them survived; {broker.counts()}")
+    print(f"{disk.lost:,} units weren't flushed, {disk.kept:,} of them survived; {broker.counts()}")
 
 
 async def test_the_checker_detects_a_disk_that_lies(disk: PoweredDisk) -> None:

@@ -66,3 +66,20 @@ def test_a_disk_that_lies_keeps_nothing(tmp_path: Path):
     disk.flush()
     assert disk.cut() == (1, 0)
     assert image.read_bytes() == bytes(SECTORS * SECTOR)
+
+
+def test_a_unit_of_several_sectors_is_not_torn(tmp_path: Path):
+    """Each version of it has what was written to its other sectors before."""
+    for seed in range(20):
+        image = tmp_path / "image"
+        image.write_bytes(bytes(2 * 4096))
+        disk = VolatileDisk(str(image), random.Random(seed), unit=4096)
+        disk.write(0, b"a" * SECTOR)
+        disk.write(SECTOR, b"b" * SECTOR)
+        disk.write(4096 - SECTOR, b"c" * 2 * SECTOR)
+        assert disk.read(SECTOR, 4096) == b"b" * SECTOR + bytes(4096 - 3 * SECTOR) + b"c" * 2 * SECTOR
+        disk.cut()
+        head = image.read_bytes()[:4096]
+        a, b, c = b"a" * SECTOR, b"b" * SECTOR, b"c" * SECTOR
+        rest = bytes(4096 - 3 * SECTOR)
+        assert head in (bytes(4096), a + bytes(4096 - SECTOR), a + b + rest + bytes(SECTOR), a + b + rest + c)
