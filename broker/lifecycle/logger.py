@@ -1,7 +1,8 @@
 """How a broker logs: one event name with key=value, readable on a terminal, JSON elsewhere. Written to standard error.
 
 Each broker has a logger of its own; nothing global is configured, so several brokers in one process don't mix. Which lines are written
-goes by the module that writes one, and by `levels`, which may change at any time.
+goes by the module that writes one, and by `levels`, which may change at any time. A line is one write with its end, so lines of several
+processes that have the same standard error don't mix.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ def make_logger(node_id: int, *, stream: TextIO | None = None, level: int = logg
         last: list[Any] = [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
     else:
         last = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(sort_keys=True)]
-    return _logger(structlog.PrintLoggerFactory(stream)(), [*shared, *last], level).bind(node_id=node_id)
+    return _logger(structlog.WriteLoggerFactory(stream)(), [*shared, *last], level).bind(node_id=node_id)
 
 
 def quiet_logger(level: int = logging.ERROR) -> Any:
     """A logger for brokers inside tests: errors only, as text."""
     processors = [structlog.processors.format_exc_info, structlog.processors.KeyValueRenderer(key_order=["event"])]
-    return _logger(structlog.PrintLoggerFactory(sys.stderr)(), processors, level)
+    return _logger(structlog.WriteLoggerFactory(sys.stderr)(), processors, level)
 
 
 def _logger(sink: Any, processors: Sequence[Any], level: int) -> Any:

@@ -31,3 +31,22 @@ def test_a_traceback_has_no_values(stream: io.StringIO) -> None:
     assert "ValueError" in stream.getvalue()
     assert "log_in" in stream.getvalue()
     assert "marker-6c1f" not in stream.getvalue()
+
+
+def test_a_line_is_one_write() -> None:
+    """Several processes may have the same standard error: a line's end that is written apart comes behind another's line."""
+
+    class Stream(io.StringIO):
+        def __init__(self) -> None:
+            super().__init__()
+            self.writes: list[str] = []
+
+        def write(self, text: str) -> int:
+            self.writes.append(text)
+            return len(text)
+
+    stream = Stream()
+    logger = make_logger(1, stream=stream)
+    logger.info("one", number=1)
+    logger.warning("two")
+    assert [text[-2:] for text in stream.writes] == ["}\n", "}\n"]
