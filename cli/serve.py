@@ -1,4 +1,4 @@
-"""`lowtide serve`: run one broker until it is stopped.
+"""`lowtide serve`: run one broker until it is stopped, or with `--processes` several, each in a process of its own.
 
 Imports little: from the command to the first answer it should be a fraction of a second.
 """
@@ -8,19 +8,22 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from lowtide import __version__
 from lowtide.broker.config.broker_config import BrokerConfig, ConfigError, Given, load_config
 from lowtide.broker.config.http_listeners import DEFAULT_HTTP_LISTENERS, HTTP_LISTENERS, SERVE_DEFAULT
 from lowtide.broker.config.log_levels import level_of_start
+from lowtide.broker.config.sources import PROCESSES
+from lowtide.broker.lifecycle.supervisor.shares import PROCESSES_MAX, check_others, shares
 from lowtide.cli.metadata_options import add_metadata, given_metadata
 from lowtide.cli.options import SOURCES, add_configuration, given_configuration
 from lowtide.metadata.etcd_address import EtcdAddress
 from lowtide.runtime.filesystem import OsFileSystem
 from lowtide.runtime.long_lived import resume_after_imports
 from lowtide.runtime.process import environment, host_name, raise_open_file_limit
+from lowtide.storage.errors import StorageError
 
 if TYPE_CHECKING:
     from lowtide.broker.lifecycle.broker import Broker
@@ -46,7 +49,11 @@ def _serve(arguments: Sequence[str]) -> int:
         given = {HTTP_LISTENERS: Given(DEFAULT_HTTP_LISTENERS, SERVE_DEFAULT), **given_configuration(options)}
         config = load_config(given=given, host_name=host_name())
         etcd = given_metadata(options, environment(), OsFileSystem().read_bytes)
-    except ConfigError as error:
+        processes = options.processes or _given_processes(environment())
+        check_others(OsFileSystem(), config, processes)
+        if processes > 1:
+            return _supervise(config, processes, etcd)
+    except (ConfigError, StorageError) as error:
         return _refuse(str(error))
     return _run(config, etcd)
 
@@ -58,7 +65,64 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_configuration(parser)
     add_metadata(parser)
+    parser.add_argument(
+        "--processes",
+        type=_processes,
+        metavar="COUNT",
+        help="run so many brokers on this machine, each in a process of its own, under one supervisor; their ids and ports are those of "
+        f"the configuration and the next ones; default 1, or {PROCESSES}",
+    )
     return parser
+
+
+def _processes(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= PROCESSES_MAX:
+        message = f"{text!r} is not possible: allowed is a number from 1 to {PROCESSES_MAX}"
+        raise argparse.ArgumentTypeError(message)
+    return int(text)
+
+
+def _given_processes(variables: Mapping[str, str]) -> int:
+    """As the environment has it. Errors: ConfigError."""
+    try:
+        return _processes(variables.get(PROCESSES) or "1")
+    except argparse.ArgumentTypeError as error:
+        raise ConfigError(f"{PROCESSES}={error}.") from None
+
+
+def _supervise(config: BrokerConfig, processes: int, etcd: EtcdAddress | None) -> int:
+    """Run several brokers until they are stopped. Errors: ConfigError, StorageError."""
+    sys.modules.setdefault("rich", None)  # type: ignore[arg-type]  # as below
+    from lowtide.broker.lifecycle.logger import make_logger  # noqa: PLC0415
+    from lowtide.broker.lifecycle.supervisor.supervisor import Plan, supervise  # noqa: PLC0415
+    from lowtide.metadata.store import MetadataStoreError  # noqa: PLC0415
+
+    plan = Plan(
+        config=config,
+        shares=tuple(shares(config, processes, host_name=host_name(), is_alone=etcd is None)),
+        command=(sys.executable, "-P", "-m", "lowtide.cli.child_broker"),
+        host_name=host_name(),
+        etcd=etcd,
+    )
+    resume_after_imports()
+    logger = make_logger(config.node_id, level=level_of_start(config.values)).unbind("node_id").bind(process="supervisor")
+    if config.unenforced_keys_given:
+        logger.warning("these keys are known, but not acted upon yet", keys=list(config.unenforced_keys_given))
+    if config.default_replication_factor > 1 and etcd is None:
+        logger.warning(
+            "replicas of a partition are on one machine: they survive the death of a process, and not that of the machine",
+            replication_factor=config.default_replication_factor,
+        )
+    if config.advertises_local_address:
+        logger.warning(
+            "a client gets the address by which it came for the broker that it asks, and this machine's name for the others",
+            remedy="set advertised.listeners to an address that clients reach, with the port of the first broker",
+        )
+    try:
+        with asyncio.Runner() as runner:
+            return runner.run(supervise(plan, logger, __version__))
+    except (MetadataStoreError, OSError) as error:
+        return _refuse(str(error))
 
 
 def _run(config: BrokerConfig, etcd: EtcdAddress | None) -> int:
@@ -78,12 +142,12 @@ def _run(config: BrokerConfig, etcd: EtcdAddress | None) -> int:
         logger.warning("these keys are known, but not acted upon yet", keys=list(unenforced))
     try:
         with asyncio.Runner(loop_factory=new_serving_loop) as runner:
-            return runner.run(run_broker(config, logger=logger, version=__version__, etcd=etcd, console=_console))
+            return runner.run(run_broker(config, logger=logger, version=__version__, etcd=etcd, console=console_of))
     except START_ERRORS as error:
         return _refuse(f"{error}")
 
 
-def _console(broker: Broker) -> Site:
+def console_of(broker: Broker) -> Site:
     """The console of a broker. Called in a thread, at the first visit."""
     from lowtide.cli.broker_console import broker_console  # noqa: PLC0415 - aiohttp and the client come with it
 

@@ -37,6 +37,7 @@ from lowtide.metadata.served_frames import (
     request_frame,
 )
 from lowtide.metadata.store import AmbiguousError, Batch, KeyValue, TransactionResult, UnavailableError, check_transaction
+from lowtide.runtime.network import over_socket
 from lowtide.runtime.tasks import TaskRegistry
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class ServedStore:
     async def open(cls, connection: socket.socket, *, answer_timeout_s: float = ANSWER_TIMEOUT_S) -> ServedStore:
         """Use one end of a socket pair, which is taken over; the server has the other. Errors: UnavailableError when it doesn't answer."""
         try:
-            store = cls(await asyncio.open_unix_connection(sock=connection), answer_timeout_s)
+            store = cls(await over_socket(connection), answer_timeout_s)
         except OSError as error:
             raise UnavailableError(f"the socket to the metadata store cannot be used: {error}") from error
         try:

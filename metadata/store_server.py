@@ -39,6 +39,7 @@ from lowtide.metadata.served_frames import (
     read_request,
 )
 from lowtide.metadata.store import LeaseId, MetadataStoreError, UnavailableError
+from lowtide.runtime.network import over_socket
 from lowtide.runtime.tasks import TaskRegistry
 
 if TYPE_CHECKING:
@@ -179,4 +180,4 @@ class ServedConnection:
 
 async def serve_store(store: MetadataStore, connection: socket.socket, on_fault: Callable[[str], None]) -> ServedConnection:
     """Answer what comes over one end of a socket pair, which is taken over. Errors: OSError."""
-    return ServedConnection(store, await asyncio.open_unix_connection(sock=connection), on_fault)
+    return ServedConnection(store, await over_socket(connection), on_fault)

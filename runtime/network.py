@@ -6,6 +6,7 @@ Transports are asyncio's. Both real loops turn Nagle's algorithm off (TCP_NODELA
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, TypeVar
@@ -69,3 +70,8 @@ def bound_port(server: Listener) -> int:
     port = server.sockets[0].getsockname()[1]
     assert isinstance(port, int)
     return port
+
+
+async def over_socket(connected: socket.socket) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Streams over one end of a pair of sockets (`socket.socketpair`), which are closed with them. Errors: OSError."""
+    return await asyncio.open_unix_connection(sock=connected)

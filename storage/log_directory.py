@@ -42,6 +42,9 @@ PAGE_CACHE_NOTE = "lowtide-page-cache"
 """The number of the registration under which the directory was used last, as decimal digits. Rewritten, durably, by each registration; a
 directory in which it's missing or behind the cluster's is stale."""
 
+PROCESSES_FOLDER = "lowtide-processes"
+"""In a log directory of the first of several brokers of a machine: the log directories of the others, each under its id."""
+
 MOVING_TO = "lowtide-moving-to"
 """In the folder of a partition whose copy is about to take its place: the `directory.id` of the directory that has it, as hexadecimal
 digits. From then on either may be the partition's log, until one of the two folders has gone."""
@@ -192,7 +195,7 @@ def list_directory(filesystem: FileSystem, path: str) -> DirectoryListing:
     futures: dict[TopicPartition, FutureFolder] = {}
     for name in sorted(filesystem.listdir(path)):
         folder = f"{path}/{name}"
-        if not filesystem.is_directory(folder):
+        if name == PROCESSES_FOLDER or not filesystem.is_directory(folder):
             continue
         topic_partition = parse_folder_name(name)
         if topic_partition is not None:

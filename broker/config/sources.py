@@ -19,13 +19,15 @@ ENVIRONMENT_PREFIX = "LOWTIDE_"
 METADATA_USER = "LOWTIDE_METADATA_USER"
 METADATA_PASSWORD = "LOWTIDE_METADATA_PASSWORD"  # noqa: S105 - a name
 METADATA_PASSWORD_FILE = "LOWTIDE_METADATA_PASSWORD_FILE"  # noqa: S105 - a name
+PROCESSES = "LOWTIDE_PROCESSES"
 BOOTSTRAP_SERVER = "LOWTIDE_BOOTSTRAP_SERVER"
 COMMAND_CONFIG = ["LOWTIDE_COMMAND_CONFIG", "LOWTIDE_CLIENT_CONFIG"]
 """Either: by the option's name, or by what the file has. The first counts."""
 
-NO_KEYS = frozenset({METADATA_USER, METADATA_PASSWORD, METADATA_PASSWORD_FILE, BOOTSTRAP_SERVER, *COMMAND_CONFIG, PURE_VARIABLE})
-"""Variables that stand for no key: who the broker is to its metadata store, which is asked for before there is a configuration; and where
-the command line finds a cluster, which may be set where a broker is started too; and `LOWTIDE_PURE`, which does without compiled code."""
+NO_KEYS = frozenset({METADATA_USER, METADATA_PASSWORD, METADATA_PASSWORD_FILE, PROCESSES, BOOTSTRAP_SERVER, *COMMAND_CONFIG, PURE_VARIABLE})
+"""Variables that stand for no key: who the broker is to its metadata store, which is asked for before there is a configuration; how many
+brokers are started; where the command line finds a cluster, which may be set where a broker is started too; and `LOWTIDE_PURE`, which does
+without compiled code."""
 
 _SERVICE_LINK = re.compile(r"LOWTIDE_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0-9]+_.*)?)")
 """What Kubernetes puts into the environment of every pod beside a service named lowtide."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lowtide.broker.config.broker_config import BrokerConfig
 from lowtide.broker.lifecycle.broker import Broker
@@ -18,6 +18,9 @@ from lowtide.runtime.process import environment
 from lowtide.runtime.service_manager import ServiceManager
 from lowtide.runtime.tasks import TaskRegistry
 
+if TYPE_CHECKING:
+    from lowtide.broker.lifecycle.supervisor.child import SupervisedBroker
+
 
 async def run_broker(
     config: BrokerConfig,
@@ -25,13 +28,14 @@ async def run_broker(
     logger: Any,
     version: str,
     etcd: EtcdAddress | None = None,
-    ready: Callable[[str], None] | None = None,
     console: Callable[[Broker], Site] | None = None,
+    supervisor: SupervisedBroker | None = None,
 ) -> int:
     """Run a broker until SIGTERM or SIGINT, then stop it in good order; a second signal hurries that.
 
     Returns the exit code: 0 stopped, 1 failed. `etcd`: where it is, if the metadata are there. `console` makes a site about the broker, in
-    a thread at the first visit of `http.listeners`.
+    a thread at the first visit of `http.listeners`. A `supervisor` gives the broker its ports, and stops it besides; no signal hurries it
+    then, for a service manager may send one to all processes of a service.
 
     Errors: those of `Broker.start`.
     """
@@ -39,7 +43,7 @@ async def run_broker(
     stopping = asyncio.Event()
     long_lived = LongLived()
     long_lived.watch()
-    ports = real_ports(loop, etcd)
+    ports = real_ports(loop, etcd) if supervisor is None else supervisor.ports(loop)
     broker: Broker = Broker(
         config,
         ports,
@@ -49,12 +53,15 @@ async def run_broker(
     )
 
     def on_signal() -> None:
-        if stopping.is_set():
+        if stopping.is_set() and supervisor is None:
             broker.hurry()
         stopping.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
+    lines = TaskRegistry(lambda name, error: logger.error("task failed", task=name, error=f"{type(error).__name__}: {error}"))
+    if supervisor is not None:
+        lines.spawn(supervisor.follow(stopping.set, broker.hurry), name="supervisor")
     tell_plain_walk(logger)
     await broker.start()
     address = broker.address
@@ -69,17 +76,16 @@ async def run_broker(
         http=list(broker.http_addresses),
         log_dirs=list(config.log_dirs),
     )
-    lines = TaskRegistry(lambda name, error: logger.error("task failed", task=name, error=f"{type(error).__name__}: {error}"))
     lines.spawn(warn_of_unresolved(config.advertised_listeners, logger), name="advertised names")
     manager = ServiceManager(environment())
     manager.ready(f"serving clients at {address}")
-    if ready is not None:
-        ready(address)
+    if supervisor is not None:
+        supervisor.serves(address, broker.ports)
     await stopping.wait()
     reason = "failure" if broker.failed else "signal"
     logger.info("stopping", reason=reason)
     manager.stopping(f"stopping: {reason}")
-    await lines.cancel_all()
     await broker.stop()
+    await lines.cancel_all()
     manager.close()
     return 1 if broker.failed else 0

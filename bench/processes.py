@@ -1,0 +1,106 @@
+"""One-record Produce to one broker process and to several of the same machine (`lowtide serve --processes`): `python -m bench.processes`.
+
+Each round starts each count of processes on an empty directory, interleaved, so that what else the machine does strikes all of them alike.
+The load generator needs a core too: with two cores, two processes can't be twice as fast as one, and the generator's share is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from lowtide.testing.free_ports import free_ports
+
+from .client import Address
+from .frames import batch, produce_error_position, produce_frame
+from .loads import DEPTH, RECORD_BYTES, now_ms
+from .pump import Lane, pump
+from .targets import Target, TargetSpec
+from .topics import check_ends, topic_on
+from .usage import cpu_seconds
+
+PARTITIONS = 4
+_LOOPBACK = "127.0.0.1"
+_WARM_PART = 10
+"""The first tenth of the requests isn't counted."""
+
+
+def main() -> int:
+    """Print the rates of each count, and how many times the first one's the others' are."""
+    parser = argparse.ArgumentParser(prog="python -m bench.processes", description=__doc__)
+    parser.add_argument("--counts", default="1,2", help="processes, separated by commas; default 1,2")
+    parser.add_argument("--requests", type=int, default=60_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    counts = [int(text) for text in options.counts.split(",")]
+    rates: dict[int, list[float]] = {count: [] for count in counts}
+    for number in range(options.rounds):
+        for count in counts:
+            rate, said = _measure(count, options.requests)
+            rates[count].append(rate)
+            print(
+                f"round {number + 1}, {count} process(es): {rate:,.0f} requests/s, {said}; load average {os.getloadavg()[0]:.1f}",
+                flush=True,
+            )
+    medians = {count: statistics.median(found) for count, found in rates.items()}
+    for count in counts[1:]:
+        print(f"{count} processes: {medians[count] / medians[counts[0]]:.2f} times the rate of {counts[0]}, by medians")
+    return 0
+
+
+def _measure(count: int, requests: int) -> tuple[float, str]:
+    records = batch(1, RECORD_BYTES, now_ms())
+    with _running(count) as (address, process):
+        target = Target(TargetSpec(name="lowtide", address=address, processes=(process,)), Path())
+        with topic_on(target, PARTITIONS) as topic:
+            frames = [itertools.repeat(produce_frame(topic.name, number, records)) for number in range(PARTITIONS)]
+
+            def lanes() -> Sequence[Lane]:
+                return [Lane(leader, each) for leader, each in zip(topic.leaders, frames, strict=True)]
+
+            position = produce_error_position(topic.name)
+            warm = requests // _WARM_PART
+            pump(lanes(), count=warm, depth=DEPTH, error_position=position)
+            before = cpu_seconds([process])
+            load = pump(lanes(), count=requests, depth=DEPTH, error_position=position)
+            cpu_us = (cpu_seconds([process]) - before) / requests * 1e6
+            check_ends(topic, warm + requests)
+            leaders = len(set(topic.leaders))
+    said = (
+        f"{leaders} leader(s), {cpu_us:.0f} us of CPU a request, generator {load.generator_busy:.0f} % of a core, p99 {load.p99_us:,.0f} us"
+    )
+    return load.count / load.seconds, said
+
+
+@contextmanager
+def _running(count: int) -> Iterator[tuple[Address, int]]:
+    """The first broker's address, and the process that was started. Errors: OSError."""
+    with tempfile.TemporaryDirectory(prefix="lowtide-bench-") as directory:
+        (port,) = free_ports(1)
+        settings = [f"log.dirs={directory}", f"listeners=PLAINTEXT://{_LOOPBACK}:{port}", "http.listeners="]
+        words = [word for setting in settings for word in ("--set", setting)]
+        command = [sys.executable, "-m", "lowtide.cli.main", "serve", "--processes", str(count), *words]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                assert process.stderr is not None
+                wanted = "ready" if count == 1 else "all brokers serve"
+                while json.loads(process.stderr.readline() or "{}").get("event") != wanted:
+                    assert process.poll() is None, "it has ended"
+                yield (_LOOPBACK, port), process.pid
+            finally:
+                process.send_signal(signal.SIGTERM)
+                process.communicate(timeout=60)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,79 @@
+"""What a supervisor and one of its brokers say to each other, over a socket pair that the broker inherits.
+
+The supervisor sends the configuration first, then orders; the broker answers that it serves. Either learns of the other's death by the end
+of the connection: a supervisor that is killed needs no signal handler to have its brokers stop.
+
+Frames are those of `metadata/served_frames`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Final, TypeAlias
+
+import msgspec
+
+from lowtide.broker.config.broker_config import Given
+from lowtide.metadata.etcd_address import EtcdAddress
+from lowtide.metadata.served_frames import HEAD, length_of
+
+MAX_FRAME_BYTES: Final = 256 << 20
+"""Both ends are this program: a length above it can only be a fault of ours."""
+
+
+class Configuration(msgspec.Struct, frozen=True, tag=True):
+    """What the broker runs on. `metadata` names the store that the supervisor serves in messages; empty where it is in `etcd`."""
+
+    given: dict[str, Given]
+    host_name: str
+    metadata: str = ""
+    etcd: EtcdAddress | None = None
+
+
+class Stop(msgspec.Struct, frozen=True, tag=True):
+    """Stop in order."""
+
+
+class Hurry(msgspec.Struct, frozen=True, tag=True):
+    """Stop, and wait for no client any more."""
+
+
+class Serves(msgspec.Struct, frozen=True, tag=True):
+    """The broker serves clients, at these ports by the names of its listeners."""
+
+    address: str
+    ports: dict[str, int]
+
+
+Message: TypeAlias = Configuration | Stop | Hurry | Serves
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_decoder: Final[msgspec.msgpack.Decoder[Message]] = msgspec.msgpack.Decoder(Message)
+
+
+class Line:
+    """One end. Used from one event loop."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    def send(self, message: Message) -> None:
+        """Have it sent; where the other end is gone, nothing is."""
+        content = _encoder.encode(message)
+        self._writer.write(HEAD.pack(len(content)) + content)
+
+    async def receive(self) -> Message | None:
+        """The next message; None at the end of the line."""
+        try:
+            head = await self._reader.readexactly(HEAD.size)
+            return _decoder.decode(await self._reader.readexactly(length_of(head, MAX_FRAME_BYTES)))
+        except (asyncio.IncompleteReadError, OSError):
+            return None
+
+    async def close(self) -> None:
+        """End the line."""
+        self._writer.close()
+        with suppress(OSError):
+            await self._writer.wait_closed()

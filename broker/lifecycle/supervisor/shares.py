@@ -1,0 +1,138 @@
+"""What each of several brokers of one machine has of one configuration: its id, its ports, its folders.
+
+The first broker has the log directories as they are configured, so a directory of one broker is that of the first of several, and the
+other way round. The others have a folder in each, `lowtide-processes/<id>`. Ports are those of the first broker, and the next ones.
+
+Pure, apart from `check_others`, which lists directories.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from lowtide.broker.config.broker_config import BrokerConfig, ConfigError, Given, load_config
+from lowtide.broker.config.http_listeners import HTTP_LISTENERS
+from lowtide.broker.config.listeners import Listener
+from lowtide.runtime.filesystem import FileSystem
+from lowtide.storage.errors import RefusedDirectoryError
+from lowtide.storage.log_directory import PROCESSES_FOLDER, parse_folder_name
+
+PROCESSES_MAX: Final = 64
+"""More brokers than that are for more machines."""
+
+SOURCE: Final = "--processes"
+
+_PORT_MAX: Final = 65_535
+_NAMED_MAX: Final = 3
+_INTERNAL_FACTORS: Final = (
+    "offsets.topic.replication.factor",
+    "transaction.state.log.replication.factor",
+    "share.coordinator.state.topic.replication.factor",
+)
+
+
+class Share(msgspec.Struct, frozen=True, kw_only=True):
+    """What one broker of the machine runs on. `given` is the whole of its configuration, as of `load_config`."""
+
+    node_id: int
+    log_dirs: tuple[str, ...]
+    given: Mapping[str, Given]
+
+
+def shares(config: BrokerConfig, count: int, *, host_name: str, is_alone: bool) -> list[Share]:
+    """What `count` brokers have of `config`, the first of them its HTTP listeners. `is_alone`: no other machine has part in the cluster.
+
+    Without `broker.rack` the rack is `host_name`: the machine fails as one. Errors: ConfigError, one sentence.
+    """
+    _check_ports(config, count)
+    common = {name: value for name, value in config.given.items() if name not in ("broker.id", "log.dir")}
+    if config.broker_rack is None:
+        common["broker.rack"] = Given(host_name, SOURCE)
+    if is_alone:
+        # All of them end with the machine, so further replicas would cost much and keep little.
+        common = {**{name: Given("1", SOURCE) for name in _INTERNAL_FACTORS}, **common}
+    return [_share(config, common, index, host_name) for index in range(count)]
+
+
+def _share(config: BrokerConfig, common: Mapping[str, Given], index: int, host_name: str) -> Share:
+    node_id = config.node_id + index
+    directories = log_directories(config, index)
+    own = {
+        "node.id": str(node_id),
+        "log.dirs": ",".join(directories),
+        "listeners": _moved(config.listeners, index),
+    }
+    if "advertised.listeners" in config.given:
+        own["advertised.listeners"] = _moved(config.advertised_listeners, index)
+    if index:
+        own[HTTP_LISTENERS] = ""
+    source = f"{SOURCE}, broker {node_id}"
+    given = {**common, **{name: Given(text, source) for name, text in own.items()}}
+    load_config(given=given, host_name=host_name)
+    return Share(node_id=node_id, log_dirs=directories, given=given)
+
+
+def log_directories(config: BrokerConfig, index: int) -> tuple[str, ...]:
+    """Those of one of the brokers, in the order of the configuration."""
+    if index == 0:
+        return config.log_dirs
+    return tuple(f"{directory}/{PROCESSES_FOLDER}/{config.node_id + index}" for directory in config.log_dirs)
+
+
+def _moved(listeners: Sequence[Listener], index: int) -> str:
+    return ",".join(each._replace(port=each.port and each.port + index).text for each in listeners)
+
+
+def _check_ports(config: BrokerConfig, count: int) -> None:
+    """Errors: ConfigError where there is no such port, or two brokers would have the same."""
+    taken: dict[int, str] = {each.port: f"the HTTP listener {each.text}" for each in config.http_listeners if each.port}
+    for index in range(count):
+        mine: dict[int, str] = {}
+        for listener in config.listeners:
+            port = listener.port + index
+            if not listener.port:
+                continue
+            name = f"the listener {listener.name} of broker {config.node_id + index}"
+            if port > _PORT_MAX:
+                raise ConfigError(f"{SOURCE} {count} is not possible: {name} would have port {port}, the last one is {_PORT_MAX}.")
+            if port in taken:
+                raise ConfigError(
+                    f"{SOURCE} {count} is not possible: {name} would have port {port}, as {taken[port]}; "
+                    f"leave {count} ports from each listener's on."
+                )
+            mine[port] = name
+        taken |= mine
+
+
+def check_others(filesystem: FileSystem, config: BrokerConfig, count: int) -> None:
+    """Refuse to start fewer brokers than have partitions in the log directories. Errors: RefusedDirectoryError."""
+    first, last = config.node_id, config.node_id + count - 1
+    held: dict[int, list[str]] = {}
+    for directory in config.log_dirs:
+        for name in _names(filesystem, f"{directory}/{PROCESSES_FOLDER}"):
+            if name.isdecimal() and not first < int(name) <= last:
+                partitions = [each for each in _names(filesystem, f"{directory}/{PROCESSES_FOLDER}/{name}") if parse_folder_name(each)]
+                if partitions:
+                    held.setdefault(int(name), []).extend(partitions)
+    if held:
+        broker, partitions = max(held.items())
+        named = ", ".join(partitions[:_NAMED_MAX]) + (", …" if len(partitions) > _NAMED_MAX else "")
+        started = f"brokers {first} to {last} are" if count > 1 else f"only broker {last} is"
+        others = "" if len(held) == 1 else f", as brokers {', '.join(str(each) for each in sorted(held)[:-1])} have others"
+        raise RefusedDirectoryError(
+            f"{config.log_dirs[0]}/{PROCESSES_FOLDER}",
+            f"broker {broker} has {len(partitions)} partition(s) here ({named}){others}, and {started} to be started; start with "
+            f"{SOURCE} {broker - first + 1}, give them to one that stays with `lowtide cluster replace {broker} {first}`, stop, and start "
+            "with fewer then",
+        )
+
+
+def _names(filesystem: FileSystem, folder: str) -> list[str]:
+    """What is in a folder; nothing where it cannot be listed, which the broker whose folder it is finds out."""
+    try:
+        return sorted(filesystem.listdir(folder))
+    except OSError:
+        return []

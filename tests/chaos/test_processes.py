@@ -1,0 +1,303 @@
+"""`lowtide serve --processes`: clients see ordinary brokers, and what was acknowledged is there whichever process is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import kafka
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from lowtide.runtime.filesystem import OsFileSystem
+from lowtide.testing.free_ports import free_ports
+
+from .several_processes import HOST, SeveralProcesses
+
+WAIT_S = 120
+QUIET = {"log_level": 0}
+
+
+def create(bootstrap: str, topic: str, partitions: int, factor: int = 1) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
+    admin.create_topics([NewTopic(topic, num_partitions=partitions, replication_factor=factor)])[topic].result(WAIT_S)
+
+
+def leaders(bootstrap: str, topic: str) -> set[int]:
+    found = AdminClient({"bootstrap.servers": bootstrap, **QUIET}).list_topics(topic, timeout=WAIT_S)
+    return {partition.leader for partition in found.topics[topic].partitions.values()}
+
+
+class Written:
+    """A producer, and what of its records was acknowledged."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self.topic = topic
+        self.acknowledged: set[bytes] = set()
+        self.failed: list[KafkaError] = []
+        self._count = 0
+        settings = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 1, "message.timeout.ms": WAIT_S * 1000}
+        self.producer = Producer({**settings, **QUIET})
+
+    def write(self, count: int) -> None:
+        for _ in range(count):
+            value = b"%d" % self._count
+            self._count += 1
+            self.producer.produce(self.topic, value, key=value, on_delivery=self._on_delivery)
+            self.producer.poll(0)
+
+    def write_until(self, condition: Callable[[], object]) -> None:
+        """Under load until it holds."""
+        while not condition():
+            self.write(20)
+            self.producer.poll(0.01)
+
+    def flush(self) -> None:
+        assert self.producer.flush(WAIT_S) == 0
+
+    def _on_delivery(self, error: KafkaError | None, message: Any) -> None:
+        if error is None:
+            self.acknowledged.add(message.value())
+        else:
+            self.failed.append(error)
+
+
+def read(bootstrap: str, topic: str) -> list[bytes]:
+    """All that is in a topic."""
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "g", "enable.auto.commit": False, "enable.partition.eof": True, **QUIET}
+    )
+    try:
+        partitions = consumer.list_topics(topic, timeout=WAIT_S).topics[topic].partitions
+        consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in partitions])
+        values: list[bytes] = []
+        ends: set[int] = set()
+        while len(ends) < len(partitions):
+            message = consumer.poll(WAIT_S)
+            assert message is not None
+            if message.error() is None:
+                values.append(message.value())
+            elif message.error().code() == KafkaError._PARTITION_EOF:
+                ends.add(message.partition())
+        return values
+    finally:
+        consumer.close()
+
+
+def assert_all_there(bootstrap: str, written: Written) -> None:
+    """Each record that was acknowledged, once."""
+    values = read(bootstrap, written.topic)
+    assert written.acknowledged <= set(values)
+    assert len(values) == len(set(values)), "a record is there twice"
+
+
+def test_clients_see_ordinary_brokers(tmp_path: Path) -> None:
+    """Leaders on each process, a group, an orderly stop, and all of it there at the next start."""
+    with SeveralProcesses(tmp_path, 2) as several:
+        several.wait_until_all_serve()
+        create(several.bootstrap, "t", 4)
+        assert leaders(several.bootstrap, "t") == {1, 2}
+        written = Written(several.bootstrap, "t")
+        written.write(200)
+        written.flush()
+        consumer = kafka.KafkaConsumer(
+            "t",
+            bootstrap_servers=several.bootstrap.split(","),
+            group_id="k",
+            auto_offset_reset="earliest",
+            consumer_timeout_ms=WAIT_S * 1000,
+        )
+        assert {next(consumer).value for _ in range(200)} == written.acknowledged
+        consumer.commit()
+        consumer.close()
+        assert several.stop() == 0
+        assert [line for line in several.lines if line["level"] in ("error", "critical")] == []
+        assert several.noise == []
+        assert {line["node_id"] for line in several.found("ready")} == {1, 2}, "each line has its broker"
+        several.launch()
+        several.wait_until_all_serve()
+        assert_all_there(several.bootstrap, written)
+        assert several.stop(signal.SIGINT) == 0
+
+
+def test_a_broker_is_killed(tmp_path: Path) -> None:
+    """The other one leads at once what has a replica there, its supervisor starts it again, and clients see no error."""
+    with SeveralProcesses(tmp_path, 2, "broker.session.timeout.ms=60000") as several:
+        several.wait_until_all_serve()
+        create(several.bootstrap, "alone", 4)
+        create(several.bootstrap, "copied", 4, factor=2)
+        both = [Written(several.bootstrap, topic) for topic in ("alone", "copied")]
+        for written in both:
+            written.write(100)
+            written.flush()
+        bootstrap = several.bootstrap
+        several.kill_broker(2)
+        both[1].write(200)
+        both[1].flush()  # Long before its session would end, and also while it is away.
+        both[0].write_until(lambda: len(several.found("all brokers serve")) >= 2)
+        for written in both:
+            written.flush()
+            assert written.failed == []
+            assert_all_there(several.bootstrap, written)
+        assert several.bootstrap == bootstrap, "it is reached where it was"
+        (line,) = several.found("a broker ended and is started again")
+        assert (line["broker"], line["ended"]) == (2, "signal 9")
+        assert several.stop() == 0
+
+
+def test_the_supervisor_is_killed(tmp_path: Path) -> None:
+    """Its brokers end by themselves, in order; the next start waits for them, and has all that was acknowledged."""
+    with SeveralProcesses(tmp_path, 2) as several:
+        several.wait_until_all_serve()
+        create(several.bootstrap, "t", 4)
+        written = Written(several.bootstrap, "t")
+        written.write(500)
+        written.flush()
+        written.write(500)
+        several.kill_supervisor()
+        first = several.lines
+        several.join()
+        assert [line["reason"] for line in first if line["event"] == "stopping" and "node_id" in line], "they stop in order"
+        several.launch()
+        several.wait_until_all_serve()
+        assert_all_there(several.bootstrap, written)
+        assert not several.found("recovered"), "none was cut off"
+        assert several.stop() == 0
+
+
+def test_a_start_waits_for_brokers_of_a_killed_supervisor(tmp_path: Path) -> None:
+    """One that still stops has its log directory locked: the next start says what it waits for, and opens nothing before."""
+    folder = tmp_path / "lowtide-processes" / "2"
+    folder.mkdir(parents=True)
+    lock = OsFileSystem().lock(f"{folder}/.lock")
+    with SeveralProcesses(tmp_path, 2) as several:
+        several.wait_for(lambda: several.found("a broker that was started earlier still uses a log directory, and is waited for"))
+        assert not several.found("starting")
+        assert not (tmp_path / "lowtide-metadata.sqlite").exists()
+        lock.release()
+        several.wait_until_all_serve()
+        assert several.stop() == 0
+
+
+def test_all_processes_are_killed(tmp_path: Path) -> None:
+    """As by the death of the machine's power, but for what the system still has to write."""
+    with SeveralProcesses(tmp_path, 2) as several:
+        several.wait_until_all_serve()
+        create(several.bootstrap, "t", 4)
+        written = Written(several.bootstrap, "t")
+        written.write(500)
+        written.flush()
+        written.write(500)
+        several.kill_supervisor()
+        for broker in several.pids:
+            several.kill_broker(broker)
+        several.join()
+        several.launch()
+        several.wait_until_all_serve()
+        assert_all_there(several.bootstrap, written)
+        assert several.stop() == 0
+
+
+def test_ctrl_c_at_a_terminal_stops_in_order(tmp_path: Path) -> None:
+    """The terminal sends the signal to the supervisor's group of processes, of which the brokers are no part."""
+    with SeveralProcesses(tmp_path, 2) as several:
+        several.wait_until_all_serve()
+        os.killpg(several.process.pid, signal.SIGINT)
+        assert several.ended() == 0
+        assert several.noise == []
+
+
+def taken_after_a_free_one() -> tuple[int, socket.socket]:
+    """A free port, and a socket that listens on the one after it."""
+    while True:
+        (port,) = free_ports(1)
+        taken = socket.socket()
+        try:
+            taken.bind((HOST, port + 1))
+        except OSError:
+            taken.close()
+            continue
+        taken.listen()
+        return port, taken
+
+
+def test_a_broker_that_cannot_start_stops_the_first_start(tmp_path: Path) -> None:
+    """With its own sentence, and a code that says so; none of the others stays."""
+    port, taken = taken_after_a_free_one()
+    with taken, SeveralProcesses(tmp_path, 2, f"listeners=PLAINTEXT://{HOST}:{port}") as several:
+        assert several.ended() == 2
+        (line,) = several.noise
+        assert line.startswith("lowtide serve: broker 2: ")
+        assert several.found("a broker refuses to start, all are stopped")[0]["broker"] == 2
+
+
+def test_a_broker_that_does_not_stay_up_is_no_harm_to_the_others(tmp_path: Path) -> None:
+    """It is tried again, each time later; after some times the supervisor says so for the last time. Repaired, it serves again."""
+    with SeveralProcesses(tmp_path, 2) as several:
+        several.wait_until_all_serve()
+        create(several.bootstrap, "t", 4)
+        properties = tmp_path / "lowtide-processes" / "2" / "meta.properties"
+        text = properties.read_text()
+        properties.write_text(text.replace("node.id=2", "node.id=7"))
+        several.kill_broker(2)
+        last = "a broker does not stay up; the others continue, and it is started again and again without further lines like this"
+        several.wait_for(lambda: several.found(last))
+        assert len(several.found("a broker ended and is started again")) == 5
+        delays = [line["delay_ms"] for line in several.found("a broker ended and is started again")]
+        assert delays == [100, 200, 400, 800, 1600]
+        (one,) = [line["address"] for line in several.found("a broker serves") if line["broker"] == 1]
+        assert AdminClient({"bootstrap.servers": one, **QUIET}).list_topics(timeout=WAIT_S).brokers.keys() == {1}
+        properties.write_text(text)
+        several.wait_until_all_serve(2)
+        assert several.stop() == 0
+
+
+def test_one_process_becomes_three_and_three_become_one(tmp_path: Path) -> None:
+    """One broker's directory is that of the first of three. Back is refused until the others' partitions are elsewhere."""
+    with SeveralProcesses(tmp_path, None) as alone:
+        alone.wait_for(lambda: alone.found("ready"))
+        address = alone.found("ready")[0]["address"]
+        create(address, "t", 3)
+        of_one = Written(address, "t")
+        of_one.write(100)
+        of_one.flush()
+        assert alone.stop() == 0
+    with SeveralProcesses(tmp_path, 3) as several:
+        several.wait_until_all_serve()
+        assert_all_there(several.bootstrap, of_one)
+        create(several.bootstrap, "u", 3)
+        assert leaders(several.bootstrap, "u") == {1, 2, 3}
+        of_three = Written(several.bootstrap, "u")
+        of_three.write(100)
+        of_three.flush()
+        assert several.stop() == 0
+        with SeveralProcesses(tmp_path, 2) as fewer:
+            assert fewer.ended() == 2
+            (line,) = fewer.noise
+            assert "broker 3 has " in line
+            assert "brokers 1 to 2 are to be started; start with --processes 3" in line
+        with SeveralProcesses(tmp_path, None) as alone:
+            assert alone.ended() == 2
+            (line,) = alone.noise
+            assert "as brokers 2 have others, and only broker 1 is to be started; start with --processes 3" in line
+            assert "`lowtide cluster replace 3 1`" in line
+        several.launch()
+        several.wait_until_all_serve()
+        for broker in ("2", "3"):
+            command = [sys.executable, "-m", "lowtide.cli.main", "cluster", "replace", broker, "1", "--yes"]
+            done = subprocess.run([*command, "--bootstrap-server", several.bootstrap], capture_output=True, text=True, check=False)
+            assert done.returncode == 0, (done.stdout, done.stderr)
+        assert several.stop() == 0
+    with SeveralProcesses(tmp_path, None) as alone:
+        alone.wait_for(lambda: alone.found("ready"))
+        address = alone.found("ready")[0]["address"]
+        for written in (of_one, of_three):
+            assert_all_there(address, written)
+        assert leaders(address, "u") == {1}
+        assert alone.stop() == 0
