@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from typing import Final
 
@@ -27,8 +27,20 @@ class Stage(Enum):
 class Readiness:
     """What is asked by orchestrators. Its owner says when the broker begins to serve, and when it begins to stop."""
 
-    def __init__(self, session: MetadataSession, directories: LogDirectories, turns: Turns, *, wants_in_sync: bool) -> None:
-        """`wants_in_sync`: it is ready only while its replicas are in sync, and those of the partitions that it leads."""
+    def __init__(
+        self,
+        session: MetadataSession,
+        directories: LogDirectories,
+        turns: Turns,
+        *,
+        wants_in_sync: bool,
+        away: Callable[[], Sequence[int]] = tuple,
+    ) -> None:
+        """`wants_in_sync`: it is ready only while its replicas are in sync, and those of the partitions that it leads.
+
+        `away()`: brokers of this machine that don't serve. Where one supervisor runs several, they are ready together.
+        """
+        self._away = away
         self._stage = Stage.STARTS
         self.wants_in_sync = wants_in_sync
         self.broker_id = session.broker_id
@@ -47,6 +59,8 @@ class Readiness:
             found.append(f"the broker may not act on the metadata: {self._session.refused}")
         elif self._session.is_fenced:
             found.append("the broker is not registered: the metadata store is out of reach, or has given it up")
+        if away := self._away():
+            found.append(f"other brokers of this machine do not serve: {', '.join(map(str, away))}")
         for path, reason in self._directories.offline.items():
             found.append(f"the log directory {path} is offline, its journal can't be written: {reason}")
         return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +42,9 @@ def make_http(parts: HttpParts) -> tuple[HttpService, Readiness]:
     base, context = parts.base, parts.context
     config = base.configs.current
     wants_in_sync = config.values["http.ready.requires.in.sync"] is True
-    readiness = Readiness(context.metadata, parts.log_manager.directories, context.turns, wants_in_sync=wants_in_sync)
+    neighbours = base.ports.neighbours
+    away: Callable[[], Sequence[int]] = tuple if neighbours is None else neighbours.away
+    readiness = Readiness(context.metadata, parts.log_manager.directories, context.turns, wants_in_sync=wants_in_sync, away=away)
     sites: tuple[SiteLoader, ...] = (partial(_load_health, readiness), *parts.sites, *base.sites)
     return HttpService(config, partial(_load_gate, parts), sites, base.ports.clock, base.tasks, base.log), readiness
 

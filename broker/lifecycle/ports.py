@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -22,6 +23,18 @@ from lowtide.runtime.random import Random, system_random
 from lowtide.runtime.thread_usage import ReadUsage, ThreadUsageReader, no_usage
 from lowtide.runtime.worker import ThreadWorker, Worker
 from lowtide.storage.errors import StorageError
+
+
+class Neighbours(Protocol):
+    """The other brokers of this machine, where one supervisor runs several."""
+
+    def away(self) -> Sequence[int]:
+        """Those that don't serve clients now."""
+        ...
+
+    async def pages(self, form: str) -> Sequence[tuple[int, bytes]]:
+        """Their pages of metrics, of those that answer soon, by their ids. `form`: the value of a `Format`."""
+        ...
 
 
 class Ports(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +60,8 @@ class Ports(msgspec.Struct, frozen=True, kw_only=True):
     """How many descriptors this broker may use, sockets among them."""
     heap: Heap | None = None
     """The memory of the process; None where nothing can be given back."""
+    neighbours: Neighbours | None = None
+    """None where a broker has the machine to itself."""
     read_usage: ReadUsage = no_usage
     """What the loop's thread has used; called by that thread."""
 

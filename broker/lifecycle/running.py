@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lowtide.broker.config.broker_config import BrokerConfig
@@ -61,7 +62,7 @@ async def run_broker(
         loop.add_signal_handler(number, on_signal)
     lines = TaskRegistry(lambda name, error: logger.error("task failed", task=name, error=f"{type(error).__name__}: {error}"))
     if supervisor is not None:
-        lines.spawn(supervisor.follow(stopping.set, broker.hurry), name="supervisor")
+        lines.spawn(supervisor.follow(stopping.set, broker.hurry, partial(_own_page, broker)), name="supervisor")
     tell_plain_walk(logger)
     await broker.start()
     address = broker.address
@@ -89,3 +90,15 @@ async def run_broker(
     await lines.cancel_all()
     manager.close()
     return 1 if broker.failed else 0
+
+
+async def _own_page(broker: Broker, form: str) -> bytes:
+    """The broker's page of metrics, without those of others. Empty before it serves."""
+    from lowtide.broker.metrics.collector import PageKind  # noqa: PLC0415 - many brokers have none
+    from lowtide.broker.metrics.exposition import Format  # noqa: PLC0415
+
+    serving = broker.serving
+    if serving is None:
+        return b""
+    collector = await asyncio.to_thread(lambda: serving.metrics)  # The first time it imports much.
+    return b"".join(await collector.page(PageKind(Format(form), is_own=True)))

@@ -316,7 +316,12 @@ class Serving:
             filesystem=self._base.ports.filesystem,
             metadata_file="" if self._base.ports.shared_metadata else f"{configs.current.log_dirs[0]}/{METADATA_FILE}",
         )
-        return Collector(sources, has_partitions=lambda: configs.current.values["lowtide.metrics.partitions"] is True)
+        neighbours = self._base.ports.neighbours
+        return Collector(
+            sources,
+            has_partitions=lambda: configs.current.values["lowtide.metrics.partitions"] is True,
+            others=None if neighbours is None else lambda form: neighbours.pages(form.value),
+        )
 
     def _load_metrics(self) -> Site:
         from lowtide.broker.metrics.site import MetricsSite  # noqa: PLC0415 - aiohttp comes with it

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Final, NamedTuple, TypeAlias
 
 from lowtide.broker.metrics.exposition import Format, Page
+from lowtide.broker.metrics.merged_page import MergedPage
 from lowtide.broker.metrics.recent_times import Recent
 from lowtide.broker.metrics.record_times import RecordTimes
 from lowtide.broker.metrics.registry import SUBJECTS
@@ -39,14 +40,21 @@ class PageKind(NamedTuple):
     form: Format = Format.TEXT
     is_packed: bool = False
     """By gzip."""
+    is_own: bool = False
+    """Without the brokers beside this one."""
+
+
+OtherPages: TypeAlias = Callable[[Format], Awaitable[Sequence[tuple[int, bytes]]]]
+"""Gives the pages of the other brokers of this machine, those that answer, by their ids."""
 
 
 class Collector:
     """Writes pages of metrics. One for each broker."""
 
-    def __init__(self, sources: Sources, *, has_partitions: Callable[[], bool]) -> None:
-        """`has_partitions()`: whether there are to be series of single partitions."""
+    def __init__(self, sources: Sources, *, has_partitions: Callable[[], bool], others: OtherPages | None = None) -> None:
+        """`has_partitions()`: whether there are to be series of single partitions. `others`: where several brokers have one page."""
         self._sources = sources
+        self._others = others
         self._has_partitions = has_partitions
         self._for_later = Kept(
             Recent(sources.host.dispatcher.times),
@@ -75,9 +83,18 @@ class Collector:
             packed: list[bytes] = []
             await walk_in_slices(turns, _pack(await self.page(kind._replace(is_packed=False)), packed))
             return packed
+        if self._others is not None and not kind.is_own:
+            return await self._merged(self._others, kind)
         page = Page(kind.form)
         await walk_in_slices(turns, self._steps(page))
         return page.finish()
+
+    async def _merged(self, ask_others: OtherPages, kind: PageKind) -> Sequence[bytes]:
+        others, own = await asyncio.gather(ask_others(kind.form), self.page(kind._replace(is_own=True)))
+        broker, merged = self._sources.broker, MergedPage(kind.form)
+        for node_id, pieces in sorted([(broker.config.node_id, own), *((node_id, [page]) for node_id, page in others)]):
+            await walk_in_slices(broker.turns, merged.add(node_id, pieces))
+        return merged.finish()
 
     def _steps(self, page: Page) -> Iterator[None]:
         scrape = Scrape(self._sources, self._for_later, partitions=self._has_partitions())

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import kafka
+import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from lowtide.runtime.filesystem import OsFileSystem
+from lowtide.testing.etcd import EtcdProcess, missing
 from lowtide.testing.free_ports import free_ports
 
 from .several_processes import HOST, SeveralProcesses
 
 WAIT_S = 120
 QUIET = {"log_level": 0}
+MESSAGES = "kafka_server_brokertopicmetrics_messagesin_total"
 
 
 def create(bootstrap: str, topic: str, partitions: int, factor: int = 1) -> None:
@@ -301,3 +308,81 @@ def test_one_process_becomes_three_and_three_become_one(tmp_path: Path) -> None:
             assert_all_there(address, written)
         assert leaders(address, "u") == {1}
         assert alone.stop() == 0
+
+
+def visit(url: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(url, timeout=WAIT_S) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def test_one_address_has_the_metrics_of_all(tmp_path: Path) -> None:
+    """Each sample with the id of its broker; one that is away is missing, and then the machine is not ready."""
+    with SeveralProcesses(tmp_path, 2, f"http.listeners=http://{HOST}:0") as several:
+        several.wait_until_all_serve()
+        create(several.bootstrap, "t", 4)
+        written = Written(several.bootstrap, "t")
+        written.write(100)
+        written.flush()
+        (url,) = next(line["http"] for line in several.found("ready") if line["node_id"] == 1)
+        assert [line["http"] for line in several.found("ready") if line["node_id"] == 2] == [[]]
+        samples = [sample for family in parse_text(visit(f"{url}/metrics")[1]) for sample in family.samples]
+        assert len({(sample.name, frozenset(sample.labels.items())) for sample in samples}) == len(samples)
+        received = {
+            sample.labels["node_id"]: sample.value for sample in samples if sample.name == MESSAGES and sample.labels.get("topic") == "t"
+        }
+        assert set(received) == {"1", "2"}
+        assert sum(received.values()) == 100
+        assert visit(f"{url}/health/ready")[0] == 200
+        properties = tmp_path / "lowtide-processes" / "2" / "meta.properties"
+        text = properties.read_text()
+        properties.write_text(text.replace("node.id=2", "node.id=7"))
+        several.kill_broker(2)
+        several.wait_for(lambda: several.found("a broker ended and is started again"))
+        status, said = visit(f"{url}/health/ready")
+        assert (status, json.loads(said)["reasons"]) == (503, ["other brokers of this machine do not serve: 2"])
+        status, page = visit(f"{url}/metrics?again")
+        assert status == 200
+        properties.write_text(text)
+        several.wait_until_all_serve(2)
+        assert visit(f"{url}/health/ready")[0] == 200
+        assert several.stop() == 0
+
+
+def test_replicas_are_on_different_machines(tmp_path: Path) -> None:
+    """Two supervisors with one etcd are two machines: no partition has both replicas on one of them, and either may be killed."""
+    reason = missing()
+    if reason is not None:
+        pytest.skip(reason)
+    with EtcdProcess(tmp_path / "etcd") as etcd:
+        metadata = ("--metadata", f"etcd://{etcd.endpoint}")
+        of_one = ("node.id=10", "broker.rack=one", "broker.session.timeout.ms=6000")
+        of_other = ("node.id=20", "broker.rack=other", "broker.session.timeout.ms=6000")
+        with (
+            SeveralProcesses(tmp_path / "one", 2, *of_one, options=metadata) as one,
+            SeveralProcesses(tmp_path / "other", 2, *of_other, options=metadata) as other,
+        ):
+            one.wait_until_all_serve()
+            other.wait_until_all_serve()
+            create(other.bootstrap, "t", 8, factor=2)
+            partitions = (
+                AdminClient({"bootstrap.servers": other.bootstrap, **QUIET}).list_topics("t", timeout=WAIT_S).topics["t"].partitions
+            )
+            assert all({broker // 10 for broker in each.replicas} == {1, 2} for each in partitions.values())
+            assert {broker for each in partitions.values() for broker in each.replicas} == {10, 11, 20, 21}
+            written = Written(other.bootstrap, "t")
+            written.write(200)
+            written.flush()
+            one.kill_supervisor()
+            one.join()
+            written.write(200)
+            written.flush()
+            assert written.failed == []
+            one.launch()
+            one.wait_until_all_serve()
+            assert_all_there(one.bootstrap, written)
+            assert other.stop() == 0
+            assert one.stop() == 0

@@ -46,7 +46,41 @@ class Serves(msgspec.Struct, frozen=True, tag=True):
     ports: dict[str, int]
 
 
-Message: TypeAlias = Configuration | Stop | Hurry | Serves
+class Away(msgspec.Struct, frozen=True, tag=True):
+    """To each broker: these of the others don't serve now."""
+
+    brokers: tuple[int, ...]
+
+
+class PagesAsked(msgspec.Struct, frozen=True, tag=True):
+    """From a broker: the pages of metrics of the others. `form` is the value of a `Format`."""
+
+    number: int
+    form: str
+
+
+class PagesGiven(msgspec.Struct, frozen=True, tag=True):
+    """The pages that were asked for under this number, of the brokers that answered."""
+
+    number: int
+    pages: tuple[tuple[int, bytes], ...]
+
+
+class PageAsked(msgspec.Struct, frozen=True, tag=True):
+    """To a broker: its own page of metrics."""
+
+    number: int
+    form: str
+
+
+class PageGiven(msgspec.Struct, frozen=True, tag=True):
+    """The page that was asked for under this number; empty where there is none."""
+
+    number: int
+    page: bytes
+
+
+Message: TypeAlias = Configuration | Stop | Hurry | Serves | Away | PagesAsked | PagesGiven | PageAsked | PageGiven
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final[msgspec.msgpack.Decoder[Message]] = msgspec.msgpack.Decoder(Message)

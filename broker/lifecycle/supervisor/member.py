@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from lowtide.broker.config.broker_config import Given, load_config
-from lowtide.broker.lifecycle.supervisor.line import Configuration, Hurry, Line, Serves, Stop
+from lowtide.broker.lifecycle.supervisor.line import Configuration, Hurry, Line, Message, PageAsked, PageGiven, PagesAsked, Serves, Stop
 from lowtide.broker.lifecycle.supervisor.restarts import Restarts
 from lowtide.metadata.store import MetadataStoreError
 from lowtide.metadata.store_server import ServedConnection, serve_store
@@ -15,10 +16,25 @@ from lowtide.runtime.child_process import ChildProcess, start_child
 from lowtide.runtime.network import over_socket
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from lowtide.broker.lifecycle.supervisor.shares import Share
     from lowtide.metadata.store import MetadataStore
+
+PAGE_TIMEOUT_S: Final = 3.0
+"""How long a broker may take for its page of metrics: that of 10,000 partitions takes a second."""
+
+
+class MemberListener(Protocol):
+    """What a supervisor does when a broker says something."""
+
+    def on_serves(self, member: Member) -> None:
+        """It serves clients."""
+        ...
+
+    def on_pages_asked(self, member: Member, asked: PagesAsked) -> None:
+        """It wants the pages of metrics of the others."""
+        ...
 
 
 class Member:
@@ -31,10 +47,12 @@ class Member:
         configuration: Configuration,
         store: MetadataStore | None,
         log: Any,
-        *,
-        on_serves: Callable[[Member], None],
+        listener: MemberListener,
     ) -> None:
         """`command` starts the process; the numbers of its sockets are appended. `store` is what it is served, if anything is."""
+        self._listener = listener
+        self._pages: dict[int, asyncio.Future[bytes]] = {}
+        self._questions = 0
         self.node_id = share.node_id
         self.restarts = Restarts()
         self.address = ""
@@ -43,7 +61,6 @@ class Member:
         self._configuration = configuration
         self._store = store
         self._log = log
-        self._on_serves = on_serves
         self._process: ChildProcess | None = None
         self._line: Line | None = None
         self._stops = False
@@ -88,18 +105,38 @@ class Member:
     def stop(self) -> None:
         """Have it stop in order, if it runs, and in a life that begins just now."""
         self._stops = True
-        if self._line is not None:
-            self._line.send(Stop())
+        self.send(Stop())
 
     def hurry(self) -> None:
         """Have a stop wait for no client any more."""
-        if self._line is not None:
-            self._line.send(Hurry())
+        self.send(Hurry())
 
     def kill(self) -> None:
         """End its process at once, if there is one."""
         if self._process is not None:
             self._process.kill()
+
+    def send(self, message: Message) -> None:
+        """Say this to its process, if there is one that listens."""
+        if self._line is not None:
+            self._line.send(message)
+
+    async def page(self, form: str) -> bytes:
+        """Its page of metrics; empty where it doesn't serve, or doesn't answer soon."""
+        if not self.address:
+            return b""
+        self._questions += 1
+        number = self._questions
+        asked: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._pages[number] = asked
+        self.send(PageAsked(number, form))
+        try:
+            async with asyncio.timeout(PAGE_TIMEOUT_S):
+                return await asked
+        except TimeoutError:
+            return b""
+        finally:
+            self._pages.pop(number, None)
 
     async def _listen(self, line: Line) -> None:
         """Follow what it says, until the line ends with its process."""
@@ -107,7 +144,13 @@ class Member:
             if isinstance(message, Serves):
                 self.address = message.address
                 self._keep_ports(message.ports)
-                self._on_serves(self)
+                self._listener.on_serves(self)
+            elif isinstance(message, PagesAsked):
+                self._listener.on_pages_asked(self, message)
+            elif isinstance(message, PageGiven):
+                asked = self._pages.pop(message.number, None)
+                if asked is not None and not asked.done():
+                    asked.set_result(message.page)
 
     def _keep_ports(self, ports: dict[str, int]) -> None:
         """A next life is reached where this one is."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from lowtide.broker.config.broker_config import BrokerConfig
-from lowtide.broker.lifecycle.supervisor.line import Configuration
+from lowtide.broker.lifecycle.supervisor.line import Away, Configuration, PagesAsked, PagesGiven
 from lowtide.broker.lifecycle.supervisor.member import Member
 from lowtide.broker.lifecycle.supervisor.restarts import LAST_DELAY_MS, TOLD_MAX
 from lowtide.broker.lifecycle.supervisor.shares import Share
@@ -92,11 +92,26 @@ class Supervisor:
         member.restarts.on_ready(self._clock.monotonic_ms())
         self._served.set()
         self._log.info("a broker serves", broker=member.node_id, pid=member.pid, address=member.address)
+        self._say_who_is_away()
         addresses = [each.address for each in self._members]
         if all(addresses):
             self._all_served = True
             self._log.info("all brokers serve", processes=len(addresses), brokers=self._ids(), addresses=addresses)
             self._service.ready(f"{len(addresses)} brokers serve clients at {', '.join(addresses)}")
+
+    def on_pages_asked(self, member: Member, asked: PagesAsked) -> None:
+        """A broker wants the pages of metrics of the others."""
+        self._tasks.spawn(self._give_pages(member, asked), name="pages of metrics")
+
+    async def _give_pages(self, member: Member, asked: PagesAsked) -> None:
+        others = [each for each in self._members if each is not member]
+        pages = await asyncio.gather(*(each.page(asked.form) for each in others))
+        member.send(PagesGiven(asked.number, tuple((each.node_id, page) for each, page in zip(others, pages, strict=True) if page)))
+
+    def _say_who_is_away(self) -> None:
+        away = Away(tuple(each.node_id for each in self._members if not each.address))
+        for member in self._members:
+            member.send(away)
 
     async def run(self, *, first_alone: bool) -> int:
         """Run all until a signal, or until none can continue. Returns the exit code: 0 stopped, 1 failed, 2 refused.
@@ -138,6 +153,7 @@ class Supervisor:
             except OSError as error:
                 self._log.error("a broker cannot be started", broker=member.node_id, reason=str(error))
                 code = 1
+            self._say_who_is_away()
             if self._stopping.is_set():
                 return max(code, 0) if self._signals <= 2 else code  # noqa: PLR2004 - the third one kills
             delay_ms = member.restarts.on_ended(self._clock.monotonic_ms())
@@ -191,7 +207,7 @@ async def supervise(plan: Plan, log: Any, version: str) -> int:
         supervisor = Supervisor(members, store, clock, log, ServiceManager(environment()))
         for share in plan.shares:
             configuration = Configuration(dict(share.given), plan.host_name, place, plan.etcd)
-            members.append(Member(share, plan.command, configuration, store, log, on_serves=supervisor.on_serves))
+            members.append(Member(share, plan.command, configuration, store, log, supervisor))
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, supervisor.on_signal)
