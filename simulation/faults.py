@@ -28,6 +28,7 @@ from lowtide.simulation.disk_faults import (
 )
 from lowtide.simulation.held_loops import held_loop
 from lowtide.simulation.machines import Machine, State
+from lowtide.simulation.shared_machines import death_is_seen, machine_dies, supervisor_dies
 from lowtide.simulation.store_restores import store_restored
 from lowtide.simulation.uncommitted_leaders import leaders_die_uncommitted
 
@@ -300,8 +301,13 @@ FAULTS: Final[dict[str, tuple[Fault, int]]] = {
 }
 """Each with how often it is chosen."""
 
-WHERE_NAMED: Final[dict[str, tuple[Fault, int]]] = {"moves between directories": (move_between_directories, 20)}
-"""Those that need a cluster made for them: they strike where a run names them."""
+WHERE_NAMED: Final[dict[str, tuple[Fault, int]]] = {
+    "moves between directories": (move_between_directories, 20),
+    "machine dies": (machine_dies, 8),
+    "supervisor dies": (supervisor_dies, 8),
+    "death is seen": (death_is_seen, 8),
+}
+"""Those that need a cluster made for them, or that have runs of their own: they strike where a run names them."""
 
 ALONE: Final = frozenset({"store restored"})
 """Those that are an operator's work with all brokers: they wait until the others are over, which wait for them."""

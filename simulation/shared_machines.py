@@ -1,0 +1,86 @@
+"""Brokers of a simulated cluster that share a machine, under one supervisor: what ends one of them, and what ends them together.
+
+Brokers of one rack are on one machine. Three things happen only there: the machine's power takes all of them at once; a supervisor that
+dies has all of them stop by themselves, and its successor starts none before the last has ended; and a supervisor that sees one of them end
+has its lease end at once, so that the others need not wait for its session.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Final
+
+from lowtide.metadata.store import NO_LEASE, LeaseId, MetadataStoreError
+from lowtide.simulation.cluster_world import ClusterWorld
+from lowtide.simulation.machines import Machine, State
+
+_END_LIMIT_S: Final = 20.0
+_SHARE_OF_KILLED: Final = 0.3
+_LOOK_S: Final = 0.02
+
+
+def beside(cluster: ClusterWorld, machine: Machine) -> list[Machine]:
+    """The brokers on the machine of this one, which is among them."""
+    rack = machine.settings["broker.rack"]
+    return [each for each in cluster.machines if each.settings["broker.rack"] == rack]
+
+
+async def machine_dies(cluster: ClusterWorld) -> None:
+    """The power of a machine goes, and with it all of its brokers. They are back one by one."""
+    brokers = beside(cluster, cluster.random.choice(cluster.machines))
+    cluster.note(f"the machine of {', '.join(each.host for each in brokers)} loses its power")
+    cluster.effects["death of a machine"] += sum(each.state is State.UP for each in brokers) > 1
+    for each in brokers:
+        cluster.kill(each, power=True)
+    await cluster.sleep(0.0, 3.0)
+    for each in brokers:
+        await cluster.sleep(0.0, 0.3)
+        cluster.start(each)
+
+
+async def supervisor_dies(cluster: ClusterWorld) -> None:
+    """A supervisor is killed: its brokers end by themselves, some are killed too, and all are started when the last has ended."""
+    brokers = beside(cluster, cluster.random.choice(cluster.machines))
+    cluster.note(f"the supervisor of {', '.join(each.host for each in brokers)} is killed")
+    cluster.effects["death of a supervisor"] += sum(each.state is State.UP for each in brokers) > 1
+    for each in brokers:
+        cluster.excuses.begin(each.broker_id)
+        if each.state is State.UP and each.is_running and cluster.random.random() >= _SHARE_OF_KILLED:
+            each.stop()
+            if each.broker is not None:
+                each.broker.hurry()
+        else:
+            cluster.kill(each)
+    lives = {each.host: each.lives for each in brokers}
+    ends_s = cluster.loop.time() + _END_LIMIT_S
+    while cluster.loop.time() < ends_s and any(each.state is not State.DOWN for each in brokers):
+        await cluster.sleep(0.0, _LOOK_S)
+    for each in brokers:
+        if each.state is not State.DOWN and each.lives == lives[each.host]:
+            cluster.kill(each)  # A fault that came meanwhile keeps it: by now an operator ends it.
+        cluster.start(each)
+        cluster.excuses.end(each.broker_id, after_s=1.0)
+
+
+async def death_is_seen(cluster: ClusterWorld) -> None:
+    """A process is killed, and its lease ends at once, for its supervisor has seen it end; it is started again soon."""
+    machine = cluster.pick(State.UP)
+    if machine is None:
+        return
+    lease = _lease_of(machine)
+    cluster.kill(machine)
+    if lease != NO_LEASE:
+        cluster.shared.carry(lambda: _end(cluster, lease))
+    await cluster.sleep(0.1, 1.0)
+    cluster.start(machine)
+
+
+async def _end(cluster: ClusterWorld, lease: LeaseId) -> None:
+    with suppress(MetadataStoreError):  # It ends by itself then.
+        await cluster.shared.store.lease_revoke(lease)
+        cluster.effects["lease that ended with its process"] += 1
+
+
+def _lease_of(machine: Machine) -> LeaseId:
+    session = None if machine.broker is None else machine.broker._session  # noqa: SLF001 - what its supervisor would have granted
+    return NO_LEASE if session is None else session._lease.id  # noqa: SLF001
