@@ -56,6 +56,11 @@ class Member:
         self.kill()
 
     @property
+    def pid(self) -> int:
+        """Of its process, for signals."""
+        return self._process.pid
+
+    @property
     def held(self) -> set[str]:
         """The partitions that it has, such as `topic-0`."""
         held: set[str] = set()

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from copy import copy
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from .kafka import TOOL_TIMEOUT_S, java
 
@@ -24,6 +26,7 @@ MAIN_CLASSES: Mapping[str, str] = {
     "kafka-configs": "kafka.admin.ConfigCommand",
     "kafka-console-consumer": f"{_TOOLS}.consumer.ConsoleConsumer",
     "kafka-console-producer": f"{_TOOLS}.ConsoleProducer",
+    "kafka-console-share-consumer": f"{_TOOLS}.consumer.ConsoleShareConsumer",
     "kafka-consumer-groups": f"{_TOOLS}.consumer.group.ConsumerGroupCommand",
     "kafka-consumer-perf-test": f"{_TOOLS}.ConsumerPerformance",
     "kafka-delete-records": f"{_TOOLS}.DeleteRecordsCommand",
@@ -38,6 +41,7 @@ MAIN_CLASSES: Mapping[str, str] = {
     "kafka-producer-perf-test": f"{_TOOLS}.ProducerPerformance",
     "kafka-reassign-partitions": f"{_TOOLS}.reassign.ReassignPartitionsCommand",
     "kafka-replica-verification": f"{_TOOLS}.ReplicaVerificationTool",
+    "kafka-share-consumer-perf-test": f"{_TOOLS}.ShareConsumerPerformance",
     "kafka-share-groups": f"{_TOOLS}.consumer.group.ShareGroupCommand",
     "kafka-streams-application-reset": f"{_TOOLS}.StreamsResetter",
     "kafka-streams-groups": f"{_TOOLS}.streams.StreamsGroupCommand",
@@ -45,6 +49,7 @@ MAIN_CLASSES: Mapping[str, str] = {
     "kafka-transactions": f"{_TOOLS}.TransactionsCommand",
     "kafka-verifiable-consumer": f"{_TOOLS}.VerifiableConsumer",
     "kafka-verifiable-producer": f"{_TOOLS}.VerifiableProducer",
+    "kafka-verifiable-share-consumer": f"{_TOOLS}.VerifiableShareConsumer",
 }
 """Script name: the class that it runs, as in Kafka's bin/."""
 
@@ -103,6 +108,20 @@ class Tools:
                 process.kill()
         raise AssertionError(lines)
 
+    @contextmanager
+    def running(self, tool: str, *arguments: str) -> Iterator[Iterator[str]]:
+        """A tool that never ends, with the lines of its output; it is killed at the end, or when it hangs."""
+        command = java(self._jars, MAIN_CLASSES[tool], *arguments, options=self._options)
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+            ended = threading.Timer(TOOL_TIMEOUT_S, process.kill)
+            ended.start()
+            try:
+                assert process.stdout is not None
+                yield (line.rstrip("\n") for line in process.stdout)
+            finally:
+                ended.cancel()
+                process.kill()
+
     def run(self, tool: str, *arguments: str, stdin: str = "") -> Ran:
         """Run a tool that must succeed, without an error."""
         ran = self.call(tool, *arguments, stdin=stdin)
@@ -123,6 +142,12 @@ class JavaClient:
         command = ["javac", "-Xlint:all", "-proc:none", "-cp", f"{jars}/libs/*", "-d", str(folder), *sources]
         done = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=False)
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
+
+    def against(self, bootstrap: str) -> Self:
+        """The same, against another broker."""
+        other = copy(self)
+        other._bootstrap = bootstrap
+        return other
 
     def command(self, *scenarios: str, **given: str) -> list[str]:
         """The command that runs scenarios one after another, in one JVM; `given` are system properties."""

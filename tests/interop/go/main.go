@@ -46,6 +46,7 @@ var commands = map[string]func(context.Context, *call) error{
 	"closest-ahead":       closestAhead,
 	"member":              member,
 	"transform":           transform,
+	"sharer":              sharer,
 	"logins":              logins,
 }
 
@@ -80,6 +81,7 @@ type call struct {
 	pattern    string
 	id         string
 	out        string
+	how        string
 }
 
 // configFlags are the -config flags in their order: name=value, or with a sign before: +name=value, -name=value, !name.
@@ -134,6 +136,7 @@ func run(arguments []string) error {
 	set.StringVar(&c.pattern, "pattern", "", "subscribe to the topics that match it, instead of a topic")
 	set.StringVar(&c.id, "id", "", "transactional id")
 	set.StringVar(&c.out, "out", "", "topic to write to")
+	set.StringVar(&c.how, "how", "accept", "what a member of a share group does with records: accept, release, reject, renew or hold")
 	set.Var(&c.configs, "config", "name=value; to alter also +name=value, -name=value and !name")
 	if err := set.Parse(arguments[1:]); err != nil {
 		return err

@@ -36,6 +36,7 @@ public final class Interop {
             Map.entry("groups", Groups::membersComeAndGo),
             Map.entry("member", Member::read),
             Map.entry("transform", Member::transform),
+            Map.entry("sharer", Sharer::read),
             Map.entry("word-count", WordCount::run),
             Map.entry("work", Work::run),
             Map.entry("deletes-behind", Closest::deletesBehind),
