@@ -11,6 +11,7 @@ INSTALLED := $(VENV)/.installed
 CODE := admin broker cli console metadata pipeline protocol replication runtime simulation storage testing
 CHECKED := $(CODE) demo tests
 ADDRESS ?= 127.0.0.1:9092
+PROCESSES ?= 1
 ARGS ?=
 SEEDS ?= 200
 PYTHONS ?= 3.11 3.12 3.13 3.14
@@ -62,8 +63,8 @@ $(INSTALLED)-docs: $(INSTALLED)
 $(INSTALLED)-packaging: $(INSTALLED)
 	$(call extra,packaging)
 
-run: $(RUNS) ## start a broker on 127.0.0.1:9092, with its data in ./data
-	@exec $(BIN)/lowtide serve --set listeners=PLAINTEXT://$(ADDRESS)
+run: $(RUNS) ## start a broker on 127.0.0.1:9092, with its data in ./data; PROCESSES=4: that many, docs/processes.md
+	@exec $(BIN)/lowtide serve --processes $(PROCESSES) --set listeners=PLAINTEXT://$(ADDRESS)
 
 # $(call install,program,Debian's package,package elsewhere): with the system's package manager, if that is allowed; CI requires it.
 define install

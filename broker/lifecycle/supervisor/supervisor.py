@@ -46,6 +46,9 @@ REFUSED: Final = 2
 EARLIER_LIMIT_MS: Final = 120_000
 """How long brokers of an earlier supervisor, which was killed, may take to end."""
 
+_ASKED_TO_END: Final = frozenset({-signal.SIGTERM, -signal.SIGINT})
+"""Of a process that a service manager asked to end, too, before it could follow that in order."""
+
 _LOOK_MS: Final = 100
 _STORE_LOOK_MS: Final = 1000
 
@@ -155,7 +158,7 @@ class Supervisor:
                 code = 1
             self._say_who_is_away()
             if self._stopping.is_set():
-                return max(code, 0) if self._signals <= 2 else code  # noqa: PLR2004 - the third one kills
+                return 0 if code in _ASKED_TO_END else code
             delay_ms = member.restarts.on_ended(self._clock.monotonic_ms())
             if code == REFUSED and not self._all_served:
                 self._fail("a broker refuses to start, all are stopped", REFUSED, broker=member.node_id)
