@@ -47,7 +47,7 @@ def checked_ranges(batches: Batches, *, renews: bool) -> list[AcknowledgedRange]
         types, count = batch.acknowledge_types, batch.last_offset - batch.first_offset + 1
         if count <= 0 or batch.first_offset <= last_offset or not types or (len(types) > 1 and len(types) != count):
             return ErrorCode.INVALID_REQUEST
-        if any(not 0 <= each <= largest for each in types):
+        if min(types) < 0 or max(types) > largest:
             return ErrorCode.INVALID_REQUEST
         last_offset = batch.last_offset
         ranges.append(AcknowledgedRange(batch.first_offset, batch.last_offset, tuple(types)))

@@ -42,6 +42,8 @@ _STATES: Final = {
     AcknowledgeType.REJECT: RecordState.ARCHIVED,
 }
 
+_TYPES: Final = tuple(AcknowledgeType)
+
 NOTHING_TO_WRITE: Final = 0
 """The number of no write: what was asked for is done already."""
 
@@ -157,7 +159,9 @@ class SharePartition:
             if not run.can_be_acquired:
                 continue
             first = max(run.first_offset, first_offset)
-            for piece in self._runs.between(first, min(run.last_offset, last_offset, first + most - 1)):
+            last = min(run.last_offset, last_offset, first + most - 1)
+            is_whole = first == run.first_offset and last == run.last_offset
+            for piece in [run] if is_whole else self._runs.between(first, last):
                 piece.state, piece.member_id = RecordState.ACQUIRED, member_id
                 piece.delivery_count += 1
                 piece.lock_deadline_ms = now_ms + self.limits.lock_duration_ms
@@ -170,6 +174,8 @@ class SharePartition:
     # ------------------------------------------------------------------ acknowledgement
     def acknowledge(self, member_id: str, ranges: Sequence[AcknowledgedRange], now_ms: int) -> int | ErrorCode:
         """Take note of what a member says of records that it has acquired; all of it, or nothing where one range is wrong.
+
+        The ranges are in the order of their offsets, and each may have a type for each of very many records.
 
         Returns the number of the write after which it counts, 0 where it does already. What lies below the start offset is passed over.
 
@@ -184,20 +190,15 @@ class SharePartition:
                 if not _is_locked(run) or run.member_id != member_id:
                     return ErrorCode.INVALID_RECORD_STATE
         number, has_changed = self._number + 1, False
-        for given in ranges:
-            for first, last, kind in _pieces(given):
-                has_changed = self._note(first, last, kind, number, now_ms) or has_changed
-        self._runs.merge()
-        return number if has_changed else NOTHING_TO_WRITE
-
-    def _note(self, first_offset: Offset, last_offset: Offset, kind: AcknowledgeType, number: int, now_ms: int) -> bool:
-        runs = self._runs.between(max(first_offset, self._runs.start_offset), last_offset)
-        for run in runs:
+        pieces = [piece for given in ranges for piece in _pieces(given) if piece[1] >= self._runs.start_offset]
+        for index, run in self._runs.cut_for([(max(first, self._runs.start_offset), last) for first, last, _ in pieces]):
+            kind = pieces[index][2]
             if kind is AcknowledgeType.RENEW:
                 run.lock_deadline_ms = now_ms + self.limits.lock_duration_ms
             else:
-                run.next_state, run.write = self._final_if_spent(_STATES[kind], run), number
-        return bool(runs) and kind is not AcknowledgeType.RENEW
+                run.next_state, run.write, has_changed = self._final_if_spent(_STATES[kind], run), number, True
+        self._runs.merge()
+        return number if has_changed else NOTHING_TO_WRITE
 
     def _final_if_spent(self, state: RecordState, run: Run) -> RecordState:
         """Archived instead of available, where a record was delivered as often as it may be."""
@@ -301,12 +302,12 @@ def _unlock(run: Run, state: RecordState) -> int:
 def _pieces(given: AcknowledgedRange) -> Iterator[tuple[Offset, Offset, AcknowledgeType]]:
     """The parts of a range that have one type, with their first and last offsets."""
     if len(given.types) == 1:
-        yield given.first_offset, given.last_offset, AcknowledgeType(given.types[0])
+        yield given.first_offset, given.last_offset, _TYPES[given.types[0]]
         return
     offset = given.first_offset
     for kind, same in groupby(given.types):
-        count = sum(1 for _ in same)
-        yield offset, offset + count - 1, AcknowledgeType(kind)
+        count = len(list(same))
+        yield offset, offset + count - 1, _TYPES[kind]
         offset += count
 
 

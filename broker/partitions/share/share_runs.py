@@ -7,7 +7,7 @@ Pure: nothing here decides what becomes of a record.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 
 import msgspec
@@ -111,6 +111,24 @@ class Runs:
         begin = self._cut(first_offset)
         return self._runs[begin : self._cut(last_offset + 1)]
 
+    def cut_for(self, ranges: Sequence[tuple[Offset, Offset]]) -> Iterator[tuple[int, Run]]:
+        """The runs in ranges that ascend, cut so that they hold no other offsets, each with the index of its range.
+
+        As `between`, in one pass for all: there may be a range for each record.
+        """
+        if not ranges:
+            return
+        begin = max(bisect_right(self._runs, ranges[0][0], key=_first) - 1, 0)
+        end = bisect_right(self._runs, ranges[-1][1], key=_first)
+        cut = _cut_at([offset for first, last in ranges for offset in (first, last + 1)], self._runs[begin:end])
+        self._runs[begin:end] = cut
+        index = 0
+        for run in cut:
+            while index < len(ranges) and ranges[index][1] < run.first_offset:
+                index += 1
+            if index < len(ranges) and ranges[index][0] <= run.first_offset:
+                yield index, run
+
     def around(self, first_offset: Offset, last_offset: Offset) -> list[Run]:
         """The runs that hold any of these offsets, uncut: for those who only look."""
         begin = max(bisect_right(self._runs, first_offset, key=_first) - 1, 0)
@@ -146,6 +164,20 @@ class Runs:
             before.last_offset = offset - 1
             self._runs.insert(index, behind)
         return index
+
+
+def _cut_at(offsets: Sequence[Offset], runs: Sequence[Run]) -> list[Run]:
+    """Runs of the same offsets of which none lies across one of `offsets`, which ascend."""
+    cut, points = list[Run](), iter(offsets)
+    point = next(points, None)
+    for run in runs:
+        while point is not None and point <= run.last_offset:
+            if point > run.first_offset:
+                cut.append(msgspec.structs.replace(run, last_offset=point - 1))
+                run.first_offset = point
+            point = next(points, None)
+        cut.append(run)
+    return cut
 
 
 def _first(run: Run) -> Offset:
