@@ -108,11 +108,6 @@ def _supervise(config: BrokerConfig, processes: int, etcd: EtcdAddress | None) -
     logger = make_logger(config.node_id, level=level_of_start(config.values)).unbind("node_id").bind(process="supervisor")
     if config.unenforced_keys_given:
         logger.warning("these keys are known, but not acted upon yet", keys=list(config.unenforced_keys_given))
-    if config.default_replication_factor > 1 and etcd is None:
-        logger.warning(
-            "replicas of a partition are on one machine: they survive the death of a process, and not that of the machine",
-            replication_factor=config.default_replication_factor,
-        )
     if config.advertises_local_address:
         logger.warning(
             "a client gets the address by which it came for the broker that it asks, and this machine's name for the others",

@@ -98,7 +98,7 @@ class Broker:
             sites=tuple(sites),
         )
         self._controller_work = ControllerWork(config.node_id, lambda: controller_settings(self._base.configs.current))
-        self._image_lines = ImageLines(config.node_id, log)
+        self._image_lines = ImageLines(config.node_id, log, () if ports.neighbours is None else ports.neighbours.machine)
         self._store: OwnedStore | None = None
         self._log_manager: LogManager | None = None
         self._session: MetadataSession | None = None

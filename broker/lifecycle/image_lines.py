@@ -7,7 +7,7 @@ at once (`unclean_elections`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from lowtide.metadata.records import NO_LEADER
@@ -28,7 +28,9 @@ BROKER_LINES_MAX: Final = 1000
 class ImageLines:
     """Log lines about changes of the metadata. Used from the event loop only."""
 
-    def __init__(self, broker_id: BrokerId, log: Any) -> None:
+    def __init__(self, broker_id: BrokerId, log: Any, machine: Collection[BrokerId] = ()) -> None:
+        """`machine`: the brokers of this machine, where one supervisor runs several."""
+        self._machine = frozenset(machine)
         self._broker_id = broker_id
         self._log = log
         self._image: MetadataImage | None = None
@@ -44,12 +46,27 @@ class ImageLines:
         self._image = new
         if new.controller_id == self._broker_id != old.controller_id:
             self._log.info("this broker is the controller", before=old.controller_id)
+        if self._machine and new.controller_id == self._broker_id:
+            self._say_what_shares_a_machine(delta)
         for broker_id in delta.brokers_changed:
             self._on_broker(broker_id, old, new)
         for key, before, now in _changed_partitions(old, delta):
             if now.leader_epoch != before.leader_epoch and now.leader != before.leader:
                 self._elections.setdefault((before.leader, now.leader), {})[str(key)] = _election(now)
             self._on_replicas(str(key), before, now)
+
+    def _say_what_shares_a_machine(self, delta: ImageDelta) -> None:
+        """Once in a life: it is allowed, and an operator may not expect it."""
+        for topic in delta.topics_created:
+            for number, partition in enumerate(topic.partitions):
+                if len(partition.replicas) > 1 and self._machine.issuperset(partition.replicas):
+                    self._log.warning(
+                        "all replicas of a partition are on this machine: they survive the death of a process, and not that of the machine",
+                        partition=f"{topic.name}-{number}",
+                        replicas=list(partition.replicas),
+                    )
+                    self._machine = frozenset()
+                    return
 
     def _on_broker(self, broker_id: BrokerId, old: MetadataImage, new: MetadataImage) -> None:
         before, now = old.brokers.get(broker_id), new.brokers.get(broker_id)

@@ -28,6 +28,11 @@ from lowtide.storage.errors import StorageError
 class Neighbours(Protocol):
     """The other brokers of this machine, where one supervisor runs several."""
 
+    @property
+    def machine(self) -> Sequence[int]:
+        """All brokers of this machine, this one too."""
+        ...
+
     def away(self) -> Sequence[int]:
         """Those that don't serve clients now."""
         ...

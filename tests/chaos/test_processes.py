@@ -153,6 +153,10 @@ def test_a_broker_is_killed(tmp_path: Path) -> None:
             assert written.failed == []
             assert_all_there(several.bootstrap, written)
         assert several.bootstrap == bootstrap, "it is reached where it was"
+        (shared,) = several.found(
+            "all replicas of a partition are on this machine: they survive the death of a process, and not that of the machine"
+        )
+        assert shared["partition"].startswith("copied-")
         (line,) = several.found("a broker ended and is started again")
         assert (line["broker"], line["ended"]) == (2, "signal 9")
         assert several.stop() == 0

@@ -98,6 +98,11 @@ class SupervisedBroker:
             if asked is not None and not asked.done():
                 asked.set_result(message.pages)
 
+    @property
+    def machine(self) -> Sequence[int]:
+        """See `Neighbours`."""
+        return self.configuration.brokers
+
     def away(self) -> Sequence[int]:
         """See `Neighbours`."""
         return self._away

@@ -29,6 +29,8 @@ class Configuration(msgspec.Struct, frozen=True, tag=True):
     host_name: str
     metadata: str = ""
     etcd: EtcdAddress | None = None
+    brokers: tuple[int, ...] = ()
+    """All brokers of the machine."""
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True):

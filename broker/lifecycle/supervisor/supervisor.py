@@ -209,7 +209,8 @@ async def supervise(plan: Plan, log: Any, version: str) -> int:
         members: list[Member] = []
         supervisor = Supervisor(members, store, clock, log, ServiceManager(environment()))
         for share in plan.shares:
-            configuration = Configuration(dict(share.given), plan.host_name, place, plan.etcd)
+            brokers = tuple(each.node_id for each in plan.shares)
+            configuration = Configuration(dict(share.given), plan.host_name, place, plan.etcd, brokers)
             members.append(Member(share, plan.command, configuration, store, log, supervisor))
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):

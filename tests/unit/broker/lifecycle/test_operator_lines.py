@@ -277,3 +277,18 @@ def test_a_recovery_is_logged_with_what_it_cut() -> None:
     assert log.told[2][1]["partition"] == "t-1"
     assert log.told[2][1]["bytes_cut"] == 1
     assert log.told[-1][1]["logs"] == 5
+
+
+SHARED = "all replicas of a partition are on this machine: they survive the death of a process, and not that of the machine"
+
+
+@pytest.mark.parametrize(
+    ("machine", "broker_id", "expected"), [((1, 2, 3), CONTROLLER, 1), ((2, 3), CONTROLLER, 0), ((), CONTROLLER, 0), ((1, 2), 1, 0)]
+)
+def test_replicas_that_share_a_machine_are_named_once(machine: tuple[int, ...], broker_id: int, expected: int) -> None:
+    """By the controller, where a supervisor runs several brokers; not where one replica is elsewhere."""
+    log, new = Lines(), image_of(1)
+    lines = ImageLines(broker_id, log, machine)
+    for _ in range(2):
+        lines.on_image(MetadataImage(), new, ImageDelta(topics_created=tuple(new.topics.values())))
+    assert log.events.count(SHARED) == expected
