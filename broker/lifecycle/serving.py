@@ -302,6 +302,7 @@ class Serving:
             broker=self.coordinators.groups.broker,
             groups=self.coordinators.groups,
             transactions=self.coordinators.transactions,
+            shares=None if self.coordinators.shares is None else self.coordinators.shares.partitions,
             host=self.host,
             fetchers=self.partitions.fetchers,
             isr_changes=self.partitions.isr_changes,

@@ -16,6 +16,7 @@ from lowtide.broker.metrics import (
     process,
     quotas,
     requests,
+    share_groups,
     storage,
     topics,
 )
@@ -40,6 +41,7 @@ SUBJECTS: Final = (
     Subject("Partitions and replicas", partitions.METRICS, partitions.write),
     Subject("The cluster", cluster.METRICS, cluster.write),
     Subject("Groups", groups.METRICS, groups.write),
+    Subject("Share groups", share_groups.METRICS, share_groups.write),
     Subject("Deletes, retention and log directories", storage.METRICS, storage.write),
     Subject("Syncs, journals and metadata", commits.METRICS, commits.write),
     Subject("Requests", requests.METRICS, requests.write),

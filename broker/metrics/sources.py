@@ -18,6 +18,7 @@ from lowtide.broker.network.connection_host import ConnectionHost
 from lowtide.broker.network.peer_client import PeerClients
 from lowtide.broker.partitions.alter_partition_manager import IsrChanges
 from lowtide.broker.partitions.replica_fetchers import ReplicaFetchers
+from lowtide.broker.partitions.share.share_partitions import SharePartitions
 from lowtide.broker.quotas.client_quotas import ClientQuotas
 from lowtide.broker.retention.cleaner import Cleaner
 from lowtide.broker.retention.log_retention import Retention
@@ -37,6 +38,8 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True):
     broker: BrokerContext
     groups: GroupCoordinator
     transactions: TransactionCoordinator
+    shares: SharePartitions | None
+    """None where share groups aren't served."""
     host: ConnectionHost
     fetchers: ReplicaFetchers
     isr_changes: IsrChanges

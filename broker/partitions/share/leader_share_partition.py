@@ -27,7 +27,7 @@ from lowtide.replication.partition import PartitionChange
 
 if TYPE_CHECKING:
     from lowtide.broker.partitions.share.share_reading import ShareRead
-    from lowtide.broker.partitions.share.share_values import AcknowledgedRange, StateWrite, StoredState
+    from lowtide.broker.partitions.share.share_values import AcknowledgedRange, ShareCounts, StateWrite, StoredState
     from lowtide.protocol.share_state_records import SharePlace
     from lowtide.protocol.types import LeaderEpoch, Offset
     from lowtide.replication.partition import Partition
@@ -84,6 +84,7 @@ class SharePorts(msgspec.Struct, frozen=True, kw_only=True):
     is_named: Callable[[SharePlace], bool]
     """Whether it is in any share session."""
     on_ended: Callable[[LeaderSharePartition], None]
+    counts: ShareCounts
     clock: Clock
     loop: asyncio.AbstractEventLoop
     spawn: Spawn
@@ -128,6 +129,7 @@ class LeaderSharePartition:
         assert self.state is not None, "it is loaded"
         self.state.follow(self.rules.limits)
         outcome = visit(self.state, self._ports.clock.monotonic_ms())
+        self._ports.counts.acquired += outcome.count
         self.go_on()
         return outcome
 
@@ -140,6 +142,8 @@ class LeaderSharePartition:
             answer(self.error if self.has_ended else ErrorCode.INVALID_RECORD_STATE)
             return
         number = self.state.acknowledge(member_id, ranges, self._ports.clock.monotonic_ms())
+        if not isinstance(number, ErrorCode):
+            self._ports.counts.note(ranges)
         if isinstance(number, ErrorCode):
             answer(number)
         elif number == NOTHING_TO_WRITE:
@@ -289,6 +293,7 @@ class LeaderSharePartition:
         if self.state is None or self.has_ended:
             return
         expired = self.state.expire(self._ports.clock.monotonic_ms())
+        self._ports.counts.timed_out += expired
         self.go_on()
         if expired:
             self._wake()

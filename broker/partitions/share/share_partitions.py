@@ -14,6 +14,7 @@ from lowtide.broker.partitions.share.leader_share_partition import LeaderSharePa
 from lowtide.broker.partitions.share.share_begin import begin_offset
 from lowtide.broker.partitions.share.share_rules import ShareRules
 from lowtide.broker.partitions.share.share_sessions import SessionKey, ShareSession, ShareSessions
+from lowtide.broker.partitions.share.share_values import ShareCounts
 from lowtide.broker.pending import DelayedQueue, DelayedRequest, Spawn
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.share_acknowledge import INITIAL_EPOCH
@@ -50,6 +51,7 @@ class SharePartitions:
         self.replicas = replicas
         self.rules_of = rules_of
         self.sessions = ShareSessions()
+        self.counts = ShareCounts()
         self._sessions_max = sessions_max
         self._shares: dict[SharePlace, LeaderSharePartition] = {}
 
@@ -63,6 +65,7 @@ class SharePartitions:
             begin_offset=begin,
             is_named=self.sessions.named.__contains__,
             on_ended=self._on_ended,
+            counts=self.counts,
             clock=clock,
             loop=loop,
             spawn=spawn,
@@ -103,6 +106,10 @@ class SharePartitions:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         share = self._shares[place] = LeaderSharePartition(place, partition, self._ports)
         return share
+
+    def loaded(self) -> list[LeaderSharePartition]:
+        """Those that are in memory now, also while they load."""
+        return list(self._shares.values())
 
     def _leads(self, partition: Partition) -> bool:
         return partition.is_leader and self.replicas.find(*partition.topic_partition) is partition

@@ -70,6 +70,11 @@ class ShareSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
+    @property
+    def partition_count(self) -> int:
+        """Partitions of all sessions together."""
+        return self._partition_count
+
     def get(self, key: SessionKey) -> ShareSession | None:
         """The session of a member, if there is one."""
         return self._sessions.get(key)

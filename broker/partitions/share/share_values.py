@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 
 import msgspec
@@ -36,6 +37,24 @@ class ShareLimits(msgspec.Struct, frozen=True, kw_only=True):
     """`share.record.lock.duration.ms`."""
     record_locks_max: int = 2_000
     """So many offsets are in flight at most, but for the rest of a record batch: `share.partition.max.record.locks`."""
+
+
+class ShareCounts(msgspec.Struct):
+    """What has happened to records in all share partitions of a broker since it started. Counts only rise."""
+
+    acquired: int = 0
+    timed_out: int = 0
+    acknowledged: list[int] = msgspec.field(default_factory=lambda: [0] * len(AcknowledgeType))
+    """By acknowledge type."""
+
+    def note(self, ranges: Sequence[AcknowledgedRange]) -> None:
+        """A member has acknowledged these."""
+        for each in ranges:
+            if len(each.types) == 1:
+                self.acknowledged[each.types[0]] += each.last_offset - each.first_offset + 1
+            else:
+                for kind in AcknowledgeType:
+                    self.acknowledged[kind] += each.types.count(kind)
 
 
 class FetchedBatch(msgspec.Struct, frozen=True, gc=False):
