@@ -26,6 +26,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 SOURCES = (
     "protocol/native/arguments.c",
+    "protocol/native/head.c",
     "protocol/native/keys.c",
     "protocol/native/module.c",
     "protocol/native/plain.c",

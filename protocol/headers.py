@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from lowtide.protocol import native
 from lowtide.protocol.api_keys import request_header_is_flexible
 from lowtide.protocol.errors import ProtocolError, TooManyRowsError
 from lowtide.protocol.primitives import skip_tags
@@ -25,10 +26,8 @@ from lowtide.protocol.primitives import skip_tags
 if TYPE_CHECKING:
     from lowtide.protocol.primitives import Buffer
 
-_REQUEST = struct.Struct(">hhih")
-_CORRELATION_ID = struct.Struct(">i")
-_CLIENT_ID_LENGTH = struct.Struct(">h")
-_FLEXIBLE_RESPONSE = struct.Struct(">ix")
+_REQUEST, _CLIENT_ID_LENGTH = struct.Struct(">hhih"), struct.Struct(">h")
+_CORRELATION_ID, _FLEXIBLE_RESPONSE = struct.Struct(">i"), struct.Struct(">ix")
 _PLAIN_FRAME, _FLEXIBLE_FRAME = struct.Struct(">ii"), struct.Struct(">iix")
 """Size, correlation id and no tags."""
 
@@ -167,10 +166,11 @@ def request_reader(
 
     Errors of what it returns: TooManyRowsError for a request that isn't to be handled at once, ProtocolError for a malformed one.
     """
-    plain_bytes = limits.plain_bytes
+    plain_bytes, read_head = limits.plain_bytes, None if native.compiled is None else native.compiled.read_head
 
     def read(buffer: Any, start: int, stop: int) -> tuple[Any, str | None]:
-        client_id, position = read_client_id(buffer, start, stop, flexible=flexible)
+        found = None if read_head is None else read_head(buffer, start, stop, flexible)
+        client_id, position = read_client_id(buffer, start, stop, flexible=flexible) if found is None else found
         if stop - position > plain_bytes:
             if stop - position > limits.counted_bytes:
                 raise TooManyRowsError(_IN_SLICES)

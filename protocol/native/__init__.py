@@ -1,8 +1,8 @@
 """The compiled form of the walk over record batches, and of small requests, if it was built: `compiled`, or None.
 
 A hundred lines of Python are run for a record otherwise; here it is a few dozen instructions. The C sources lie beside this file:
-`records.h` and `produce.h` say what is there, `module.c` is what Python sees. `hatch_build.py` compiles them when Lowtide is installed,
-where there is a compiler. `LOWTIDE_PURE=1` in the environment, then or now, does without.
+`records.h`, `head.h` and `produce.h` say what is there, `module.c` is what Python sees. `hatch_build.py` compiles them when Lowtide is
+installed, where there is a compiler. `LOWTIDE_PURE=1` in the environment, then or now, does without.
 
 Guards: nothing depends on it. Each function answers None for whatever isn't exactly as Kafka's clients write it, and its caller then lets
 the plain form decide: errors are found, and named, in Python. Tests hold the two forms against each other.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from lowtide.protocol.column_walk import BatchRecords
 
-VERSION: Final = 4
+VERSION: Final = 5
 """That of the functions below. A module of another one is left from another version's sources, and isn't used."""
 
 PURE_VARIABLE: Final = "LOWTIDE_PURE"
@@ -91,6 +91,9 @@ class CompiledWalk(Protocol):
 
     def plain_records(self, head: bytes, records: Sequence[tuple[bytes | None, bytes | None]], /) -> bytes | None:
         """`head`, and behind it keys and values as the records of a batch, all of its first timestamp. Only of a list."""
+
+    def read_head(self, buffer: Buffer, start: int, stop: int, is_flexible: bool, /) -> tuple[str | None, int] | None:  # noqa: FBT001
+        """The client id of the request in `buffer[start:stop]`, and where its body begins, as `protocol.headers.read_client_id`."""
 
     def read_produce(self, buffer: Buffer, start: int, stop: int, /) -> SmallProduce | None:
         """The Produce request in `buffer[start:stop]`, header included: one small batch for one partition, sound but for its checksum.

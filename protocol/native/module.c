@@ -12,7 +12,7 @@
 #include <string.h>
 
 /* Counted up with every change of what a function takes or answers: a module of another number isn't used. */
-#define WALK_VERSION 4
+#define WALK_VERSION 5
 
 /* ---------------------------------------------------------------- a batch to columns */
 static bool is_array(PyObject *array, int64_t size)
@@ -419,6 +419,7 @@ static PyMethodDef functions[] = {
     FUNCTION("note_keys", note_keys_),
     FUNCTION("plain_records", plain_records),
     FUNCTION("produce_answer", produce_answer),
+    FUNCTION("read_head", read_head),
     FUNCTION("read_produce", read_produce),
     FUNCTION("retain", retain),
     FUNCTION("walk_records", walk_records_of),

@@ -2,6 +2,7 @@
 
 #include "produce.h"
 
+#include "head.h"
 #include "records.h"
 
 #include <string.h>
@@ -95,14 +96,7 @@ static bool take_length(struct rest *rest, bool is_flexible, unsigned bytes, siz
 static bool take_text(struct rest *rest, size_t size, const uint8_t **text)
 {
     *text = take(rest, size);
-    if (!rest->is_sound) {
-        return false;
-    }
-    uint8_t all = 0;
-    for (size_t place = 0; place < size; place++) {
-        all |= (*text)[place];
-    }
-    return all < 0x80;
+    return rest->is_sound && is_ascii(*text, size);
 }
 
 /* ---------------------------------------------------------------- the batch */
@@ -147,23 +141,16 @@ static bool read_small_batch(const uint8_t *start, size_t size, struct small_bat
 }
 
 /* ---------------------------------------------------------------- the request */
-static bool read_header_of_produce(struct rest *rest, struct small_produce *produce)
+static bool read_head_of_produce(const uint8_t *frame, size_t size, struct small_produce *produce, size_t *head_size)
 {
-    const uint8_t *fixed = take(rest, 8);
-    if (!rest->is_sound || int16_at(fixed) != PRODUCE) {
+    struct request_head head;
+    if (size < FIXED_HEAD_BYTES || !read_request_head(frame, size, int16_at(frame + 2) >= FLEXIBLE_SINCE, &head)) {
         return false;
     }
-    produce->version = int16_at(fixed + 2);
-    produce->correlation_id = int32_at(fixed + 4);
-    if (produce->version < FIRST_VERSION || produce->version > LAST_VERSION) {
-        return false;
-    }
-    int16_t client_id_size = int16_at(take(rest, 2));
-    const uint8_t *client_id;
-    if (client_id_size < -1 || (client_id_size > 0 && !take_text(rest, (size_t)client_id_size, &client_id))) {
-        return false;
-    }
-    return produce->version < FLEXIBLE_SINCE || take_byte(rest, 0);
+    produce->version = head.version;
+    produce->correlation_id = head.correlation_id;
+    *head_size = head.size;
+    return head.api_key == PRODUCE && head.version >= FIRST_VERSION && head.version <= LAST_VERSION;
 }
 
 static bool read_topic(struct rest *rest, bool is_flexible, struct small_produce *produce)
@@ -180,11 +167,11 @@ static bool read_topic(struct rest *rest, bool is_flexible, struct small_produce
 
 bool read_small_produce(const uint8_t *frame, size_t size, struct small_produce *produce)
 {
-    struct rest rest = {.at = frame, .end = frame + size, .is_sound = true};
-    size_t topics, partitions, batch_size;
-    if (!read_header_of_produce(&rest, produce)) {
+    size_t head_size, topics, partitions, batch_size;
+    if (!read_head_of_produce(frame, size, produce, &head_size)) {
         return false;
     }
+    struct rest rest = {.at = frame + head_size, .end = frame + size, .is_sound = true};
     bool is_flexible = produce->version >= FLEXIBLE_SINCE;
     /* No transactional id. */
     if (is_flexible ? !take_byte(&rest, 0) : int16_at(take(&rest, 2)) != -1) {

@@ -2,6 +2,7 @@
 
 #include "requests.h"
 
+#include "head.h"
 #include "produce.h"
 
 /* Puts a new reference into a new tuple; false if there is none. */
@@ -13,6 +14,50 @@ static bool put(PyObject *tuple, Py_ssize_t place, PyObject *value)
 static bool put_number(PyObject *tuple, Py_ssize_t place, int64_t number)
 {
     return put(tuple, place, PyLong_FromLongLong(number));
+}
+
+/* The bytes of a request, `buffer[start:stop]`, and where they begin. */
+struct request {
+    const uint8_t *bytes;
+    size_t start, size;
+};
+
+static bool view_request(struct views *views, PyObject *const *arguments, struct request *request)
+{
+    int64_t start, stop;
+    size_t size;
+    if (!as_int64(arguments[1], &start) || !as_int64(arguments[2], &stop) ||
+        !view(views, arguments[0], PyBUF_SIMPLE, &request->bytes, &size) || start < 0 || stop < start || (uint64_t)stop > size) {
+        return false;
+    }
+    request->bytes += start;
+    request->start = (size_t)start;
+    request->size = (size_t)(stop - start);
+    return true;
+}
+
+PyObject *read_head(PyObject *module, PyObject *const *arguments, Py_ssize_t given)
+{
+    (void)module;
+    struct views views = {.count = 0};
+    struct request request;
+    struct request_head head;
+    if (!has_arguments(given, 4)) {
+        return NULL;
+    }
+    if (!view_request(&views, arguments, &request) || !read_request_head(request.bytes, request.size, arguments[3] == Py_True, &head)) {
+        return leave_to_plain_form(&views);
+    }
+    PyObject *read = PyTuple_New(2);
+    if (read != NULL &&
+        (!put(read, 0, head.client_id_size < 0 ? Py_NewRef(Py_None)
+                                               : PyUnicode_DecodeUTF8((const char *)head.client_id, head.client_id_size, NULL)) ||
+         !put_number(read, 1, (int64_t)(request.start + head.size)))) {
+        Py_DECREF(read);
+        read = NULL;
+    }
+    release_views(&views);
+    return read;
 }
 
 /* The fields of a `ValidatedBatch`, in its order, up to its tail, which is empty. */
@@ -45,22 +90,19 @@ PyObject *read_produce(PyObject *module, PyObject *const *arguments, Py_ssize_t 
 {
     (void)module;
     struct views views = {.count = 0};
+    struct request request;
     struct small_produce produce;
-    const uint8_t *bytes;
-    size_t size;
-    int64_t start, stop;
     if (!has_arguments(given, 3)) {
         return NULL;
     }
-    if (!as_int64(arguments[1], &start) || !as_int64(arguments[2], &stop) || !view(&views, arguments[0], PyBUF_SIMPLE, &bytes, &size) ||
-        start < 0 || stop < start || (uint64_t)stop > size || !read_small_produce(bytes + start, (size_t)(stop - start), &produce)) {
+    if (!view_request(&views, arguments, &request) || !read_small_produce(request.bytes, request.size, &produce)) {
         return leave_to_plain_form(&views);
     }
     PyObject *read = PyTuple_New(10);
     if (read != NULL &&
         (!put_number(read, 0, produce.version) || !put_number(read, 1, produce.correlation_id) || !put_number(read, 2, produce.acks) ||
          !put_number(read, 3, produce.timeout_ms) || !put(read, 4, topic_of(&produce)) || !put_number(read, 5, produce.partition) ||
-         !put_number(read, 6, produce.batch.start - bytes) || !put_number(read, 7, produce.batch.crc) ||
+         !put_number(read, 6, (int64_t)request.start + (produce.batch.start - request.bytes)) || !put_number(read, 7, produce.batch.crc) ||
          !put_number(read, 8, produce.batch.min_timestamp) || !put(read, 9, batch_fields(&produce.batch)))) {
         Py_DECREF(read);
         read = NULL;

@@ -5,6 +5,9 @@
 
 #include "arguments.h"
 
+/* `read_head(buffer, start, stop, is_flexible)` of the module. */
+PyObject *read_head(PyObject *module, PyObject *const *arguments, Py_ssize_t given);
+
 /* `read_produce(buffer, start, stop)` of the module. */
 PyObject *read_produce(PyObject *module, PyObject *const *arguments, Py_ssize_t given);
 

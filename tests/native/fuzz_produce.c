@@ -4,6 +4,7 @@
    was not mutated is read, and an answer has as many bytes as were measured. Inputs are allocated at their exact size. */
 
 #include "fuzzing.h"
+#include "head.h"
 #include "produce.h"
 #include "records.h"
 
@@ -119,7 +120,11 @@ static void try_request(const uint8_t *frame, size_t size, int is_whole)
 {
     runs++;
     struct small_produce produce;
+    struct request_head head;
     uint8_t *input = copy(frame, size);
+    for (int is_flexible = 0; is_flexible < 2; is_flexible++) {
+        CHECK(!read_request_head(input, size, is_flexible, &head) || (head.size <= size && head.client_id_size < (int64_t)head.size));
+    }
     int is_read = read_small_produce(input, size, &produce);
     CHECK(is_read || !is_whole);
     if (is_read) {

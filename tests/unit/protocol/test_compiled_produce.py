@@ -19,7 +19,7 @@ from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.compression import Compression
 from lowtide.protocol.errors import ProtocolError
-from lowtide.protocol.headers import read_request_header, request_header, response_writer
+from lowtide.protocol.headers import read_client_id, read_request_header, request_header, response_writer
 from lowtide.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -196,6 +196,50 @@ def test_a_batch_of_the_largest_size_is_read() -> None:
 def test_places_beyond_the_buffer_are_not_read(arguments: tuple[Any, ...]) -> None:
     assert native.compiled is not None
     assert native.compiled.read_produce(*arguments) is None
+
+
+@needs_compiled
+@LONG
+@given(
+    st.integers(0, 2**16 - 1),
+    st.none() | st.text(max_size=20) | NAMES,
+    st.binary(max_size=4) | st.just(b"\0"),
+    st.booleans(),
+    st.just([]) | CHANGES,
+    st.just(0) | st.integers(1, 40),
+)
+@example(1, "c", b"", True, [], 0)
+@example(1, None, b"\0", True, [], 0)
+@example(1, "", b"\1\0\0", True, [], 0)
+def test_heads_are_read_as_the_plain_form_reads_them(  # noqa: PLR0917
+    key: int, client_id: str | None, body: bytes, flexible: bool, changes: list[tuple[int, int]], cut: int
+) -> None:
+    """Or not at all: the plain form has the errors, and what is beyond ASCII."""
+    assert native.compiled is not None
+    name = b"" if client_id is None else client_id.encode()
+    frame = bytearray(struct.pack(">HhIh", key, 1, 7, -1 if client_id is None else len(name)) + name + body)
+    for position, byte in changes:
+        frame[position % len(frame)] = byte
+    frame = frame[: max(len(frame) - cut, 10)]
+    buffer = memoryview(BEFORE + bytes(frame) + BEFORE)
+    start, stop = len(BEFORE), len(BEFORE) + len(frame)
+    found = native.compiled.read_head(buffer, start, stop, flexible)
+    try:
+        plain = read_client_id(buffer, start, stop, flexible=flexible)
+    except ProtocolError:
+        plain = None
+    if found is not None:
+        assert found == plain
+    elif plain is not None:
+        has_tags = flexible and buffer[start + 10 + len((plain[0] or "").encode())] != 0
+        assert has_tags or not (plain[0] or "").isascii(), "this is as usual as can be"
+
+
+@needs_compiled
+@pytest.mark.parametrize("arguments", [(b"", 0, 0), (bytes(9), 0, 9), (bytes(20), 11, 20), (bytes(20), 12, 11), (bytes(20), 0, 21)])
+def test_heads_beyond_the_buffer_are_not_read(arguments: tuple[Any, ...]) -> None:
+    assert native.compiled is not None
+    assert native.compiled.read_head(*arguments, False) is None
 
 
 @needs_compiled
