@@ -1,7 +1,7 @@
 """`make up`: an etcd and three brokers in containers, one of which is killed under a client, and all of which keep their data.
 
-Needs a Docker daemon and images: those of docker-compose.yml if a registry can be reached, else BASE_IMAGE and ETCD_IMAGE built by hand
-(docs/compose.md explains how). It is skipped without them, unless CI_COMPOSE requires them.
+Needs a Docker daemon and images: those of docker-compose.yml if a registry can be reached, else BUILD_IMAGE, BASE_IMAGE and ETCD_IMAGE
+built by hand (docs/compose.md explains how). It is skipped without them, unless CI_COMPOSE requires them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def missing_docker() -> str | None:
         return "no Docker daemon answers"
     if shutil.which("docker-compose") is None and subprocess.run(["docker", "compose", "version"], capture_output=True).returncode != 0:
         return "docker compose is not installed"
-    for image in (os.environ.get("BASE_IMAGE"), os.environ.get("ETCD_IMAGE")):
+    for image in (os.environ.get("BUILD_IMAGE"), os.environ.get("BASE_IMAGE"), os.environ.get("ETCD_IMAGE")):
         if image is not None and subprocess.run(["docker", "image", "inspect", image], capture_output=True, check=False).returncode != 0:
             return f"there is no image {image}"
     return None

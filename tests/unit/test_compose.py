@@ -108,11 +108,15 @@ def test_the_health_check_asks_whether_the_broker_is_ready():
     assert READY in check
 
 
-def test_the_base_image_is_a_build_argument():
-    """It is the first line, used for every stage, with a default for users of a registry."""
-    assert re.fullmatch(r"ARG BASE_IMAGE=\S+", INSTRUCTIONS[0])
-    assert {line.split()[1] for line in INSTRUCTIONS if line.startswith("FROM ")} == {"${BASE_IMAGE}"}
-    assert SERVICES["broker-1"]["build"]["args"]["BASE_IMAGE"] == "${BASE_IMAGE:-" + INSTRUCTIONS[0].partition("=")[2] + "}"
+def test_the_images_below_are_build_arguments():
+    """They are the first lines, with defaults for users of a registry: the same Python, with a compiler in the first stage."""
+    names = ("BUILD_IMAGE", "BASE_IMAGE")
+    defaults = dict(line.removeprefix("ARG ").split("=") for line in INSTRUCTIONS[:2])
+    assert tuple(defaults) == names
+    assert defaults["BASE_IMAGE"] == defaults["BUILD_IMAGE"] + "-slim"
+    assert [line.split()[1] for line in INSTRUCTIONS if line.startswith("FROM ")] == [f"${{{name}}}" for name in names]
+    arguments = SERVICES["broker-1"]["build"]["args"]
+    assert [arguments[name] for name in names] == [f"${{{name}:-{defaults[name]}}}" for name in names]
 
 
 def test_the_image_needs_nothing_of_its_base_but_python():
