@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 
 from tests.campaign import __main__ as campaign
 from tests.campaign import machine
-from tests.campaign.kinds import Command, Kind, Workplace
+from tests.campaign.kinds import KINDS, Command, Kind, Workplace
 from tests.campaign.ledger import load
 from tests.campaign.plan import Limits
 
@@ -119,7 +120,7 @@ def test_totals_are_printed_from_the_ledger(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_two_campaigns_dont_share_a_folder(tmp_path: Path):
-    command = [sys.executable, "-m", "tests.campaign", "--folder", str(tmp_path), "--runs", "0"]
+    command = [sys.executable, "-m", "tests.campaign", "--folder", str(tmp_path), "--runs", "0", "--kinds", "cluster"]
     with campaign.locked(tmp_path):
         ended = subprocess.run(command, cwd=campaign.ROOT, capture_output=True, text=True, check=False, timeout=60)
     assert (ended.returncode, "another campaign" in ended.stdout) == (2, True)
@@ -147,3 +148,14 @@ def test_a_simulator_reports_the_faults(tmp_path: Path):
     found = json.loads(file.read_text())
     assert found["broken"] == []
     assert sum(found["faults"].values()) > 0
+
+
+def test_a_kind_that_this_machine_can_not_run_is_left_out_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    kinds = [kind(WRITES), dataclasses.replace(KINDS[0], missing=lambda: "no loop device")]
+    monkeypatch.setattr(campaign, "KINDS", kinds)
+    assert campaign.main(["--folder", str(tmp_path), "--runs", "1"]) == 0
+    assert f"{KINDS[0].name} is left out: no loop device" in capsys.readouterr().out
+    assert [entry.kind for entry in load(tmp_path / "ledger.jsonl")] == ["quick"]
+    assert campaign.main(["--folder", str(tmp_path), "--kinds", KINDS[0].name]) == 2
