@@ -240,14 +240,19 @@ def mutated(frame: bytes, rng: random.Random) -> bytes:
 
 
 def is_bearable(frame: bytes) -> bool:
-    """Whether a damaged frame is not accidentally a request for so many partitions that serving it takes long."""
+    """Whether a damaged frame can't be a valid request that harms others rightly.
+
+    Such are one for so many partitions that serving it takes long, and one that gives every client a quota of nearly nothing.
+    """
     try:
         key, version, _, _, position = read_request_header(frame, 0, len(frame))
-        if key not in _MAKES_PARTITIONS or key not in API:
+        if key not in (*_MAKES_PARTITIONS, ApiKey.ALTER_CLIENT_QUOTAS) or key not in API:
             return True
         request = codec_for(API[ApiKey(key)].request, version).decode(frame, position, len(frame))
     except (ProtocolError, ValueError, struct.error):
         return True
+    if key == ApiKey.ALTER_CLIENT_QUOTAS:
+        return False
     wanted = sum(
         max(topic.num_partitions if key == ApiKey.CREATE_TOPICS else topic.count, len(topic.assignments or ())) for topic in request.topics
     )

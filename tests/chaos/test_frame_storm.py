@@ -20,6 +20,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+from lowtide.protocol.api_keys import ApiKey
 from lowtide.simulation.load import PartitionLoad
 from tests.campaign.struck import strike
 
@@ -170,3 +171,10 @@ async def test_a_storm_of_damaged_frames_harms_no_client(tmp_path: Path) -> None
         assert after - before < MEMORY_LIMIT_BYTES
         assert await broker.terminate() == 0, broker.lines[-5:] + broker.noise
         assert not broker.faults, "\n".join(sorted({fault[-1500:] for fault in broker.faults}))
+
+
+def test_no_damaged_frame_sets_a_quota() -> None:
+    """One for all clients may be of a byte in a day: a client that is slowed down by that isn't harmed by the broker."""
+    (frame,) = [each for each in golden_requests() if int.from_bytes(each[:2], "big") == ApiKey.ALTER_CLIENT_QUOTAS]
+    assert not is_bearable(frame)
+    assert is_bearable(frame[:-3]), "one that can't be read is sent"
