@@ -338,6 +338,17 @@ def _specs(messages: tuple[tuple[ApiKey, type[ApiMessage], type[ApiMessage]], ..
 API: Mapping[ApiKey, ApiSpec] = MappingProxyType(_specs(_MESSAGES))
 """The APIs that Lowtide speaks. Looked up by `ApiKey` or by the plain integer from the wire."""
 
+SHARE_STATE_KEYS: Final = frozenset(
+    {
+        ApiKey.INITIALIZE_SHARE_GROUP_STATE,
+        ApiKey.READ_SHARE_GROUP_STATE,
+        ApiKey.WRITE_SHARE_GROUP_STATE,
+        ApiKey.DELETE_SHARE_GROUP_STATE,
+        ApiKey.READ_SHARE_GROUP_STATE_SUMMARY,
+    }
+)
+"""What brokers ask share coordinators (KIP-932)."""
+
 _FIRST_FLEXIBLE = {int(key): spec.first_flexible_version for key, spec in API.items()}
 _NEVER_FLEXIBLE = 32_768
 

@@ -33,7 +33,7 @@ from lowtide.broker.quotas.quota_entity import CONSUMER_BYTE_RATE, PRODUCER_BYTE
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.turns import Steps
 from lowtide.metadata.session import MetadataSession
-from lowtide.protocol.api_keys import FIRST_OF_OURS, ApiKey
+from lowtide.protocol.api_keys import FIRST_OF_OURS, SHARE_STATE_KEYS, ApiKey
 from lowtide.protocol.messages.fetch import FetchRequest, FetchResponse
 from lowtide.protocol.messages.produce import ProduceRequest
 from lowtide.protocol.messages.share_fetch import ShareFetchResponse
@@ -42,18 +42,7 @@ from lowtide.runtime.clock import Clock
 ANSWER_S: Final = 10
 """One answer has at most what the quota allows in this time: the samples that a rate spans at least."""
 
-BETWEEN_BROKERS: Final = frozenset(
-    {
-        ApiKey.ENVELOPE,
-        ApiKey.WRITE_TXN_MARKERS,
-        ApiKey.OFFSET_FOR_LEADER_EPOCH,
-        ApiKey.INITIALIZE_SHARE_GROUP_STATE,
-        ApiKey.READ_SHARE_GROUP_STATE,
-        ApiKey.WRITE_SHARE_GROUP_STATE,
-        ApiKey.DELETE_SHARE_GROUP_STATE,
-        ApiKey.READ_SHARE_GROUP_STATE_SUMMARY,
-    }
-)
+BETWEEN_BROKERS: Final = SHARE_STATE_KEYS | {ApiKey.ENVELOPE, ApiKey.WRITE_TXN_MARKERS, ApiKey.OFFSET_FOR_LEADER_EPOCH}
 """What brokers ask each other, besides Fetch and what is Lowtide's own."""
 
 

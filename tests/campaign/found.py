@@ -39,15 +39,7 @@ def keep(found: Found, file: Path = FILE) -> None:
 
 def repeat(run: DrawnRun) -> ClusterSimulation:
     """Errors: HistoryError, or whatever broke."""
-    return simulate_cluster(
-        run.seed,
-        faults=run.faults,
-        strikes=run.strikes,
-        kinds=run.kinds,
-        directories=run.directories,
-        erases=run.erases,
-        unclean=run.unclean,
-    )
+    return simulate_cluster(**msgspec.structs.asdict(run))
 
 
 if __name__ == "__main__":

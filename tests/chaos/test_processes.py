@@ -162,15 +162,21 @@ def test_a_broker_is_killed(tmp_path: Path) -> None:
         assert several.stop() == 0
 
 
+def half_acknowledged(several: SeveralProcesses) -> Written:
+    """A new topic, some records that were acknowledged, and some on their way."""
+    several.wait_until_all_serve()
+    create(several.bootstrap, "t", 4)
+    written = Written(several.bootstrap, "t")
+    written.write(500)
+    written.flush()
+    written.write(500)
+    return written
+
+
 def test_the_supervisor_is_killed(tmp_path: Path) -> None:
     """Its brokers end by themselves, in order; the next start waits for them, and has all that was acknowledged."""
     with SeveralProcesses(tmp_path, 2) as several:
-        several.wait_until_all_serve()
-        create(several.bootstrap, "t", 4)
-        written = Written(several.bootstrap, "t")
-        written.write(500)
-        written.flush()
-        written.write(500)
+        written = half_acknowledged(several)
         several.kill_supervisor()
         first = several.lines
         several.join()
@@ -199,12 +205,7 @@ def test_a_start_waits_for_brokers_of_a_killed_supervisor(tmp_path: Path) -> Non
 def test_all_processes_are_killed(tmp_path: Path) -> None:
     """As by the death of the machine's power, but for what the system still has to write."""
     with SeveralProcesses(tmp_path, 2) as several:
-        several.wait_until_all_serve()
-        create(several.bootstrap, "t", 4)
-        written = Written(several.bootstrap, "t")
-        written.write(500)
-        written.flush()
-        written.write(500)
+        written = half_acknowledged(several)
         several.kill_supervisor()
         for broker in several.pids:
             several.kill_broker(broker)

@@ -30,11 +30,11 @@ class Client(Protocol):
         ...
 
 
-def until(holds: Callable[[], bool], told: Callable[[], object]) -> None:
+def until(holds: Callable[[], bool], outputs: Callable[[], object]) -> None:
     """Return when the condition holds. Errors: AssertionError with the members' output."""
     deadline = time.monotonic() + DEADLINE_S
     while not holds():
-        assert time.monotonic() < deadline, told()
+        assert time.monotonic() < deadline, outputs()
         time.sleep(0.02)
 
 
@@ -110,6 +110,6 @@ class Member:
         self.complaints = self._process.stderr.read()
 
 
-def all_told(*members: Member) -> list[object]:
+def outputs_of(*members: Member) -> list[object]:
     """All output, for the analysis of a failed test."""
     return [(member.lines, member.complaints) for member in members]

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from . import load
 from .franz_go import FranzGo
 from .lowtide_process import LowtideProcess
-from .members import QUICK, Client, Member, all_told, until
+from .members import QUICK, Client, Member, outputs_of, until
 from .tools import JavaClient
 
 pytestmark = pytest.mark.interop
@@ -116,13 +116,13 @@ def test_members_join_leave_and_are_killed(client: Client, quick_broker: Lowtide
         members: list[Member] = []
 
         def settle_and_read() -> None:
-            told = partial(all_told, *members)
-            until(shared(members, topic), told)
+            outputs = partial(outputs_of, *members)
+            until(shared(members, topic), outputs)
             before = Counter(record for member in members for record in member.read)
             written = writer.write()
-            until(lambda: all(written & set(member.read) == written & places(member) for member in members), told)
+            until(lambda: all(written & set(member.read) == written & places(member) for member in members), outputs)
             read = Counter(record for member in members for record in member.read) - before
-            assert read == Counter(written), told()
+            assert read == Counter(written), outputs()
             assert [line for member in members for line in member.said("refused")] == []
 
         def places(member: Member) -> set[tuple[str, int]]:
@@ -147,12 +147,12 @@ def test_members_join_leave_and_are_killed(client: Client, quick_broker: Lowtide
 def test_a_pattern_matches_topics_that_are_created_later_too(client: Client, quick_broker: LowtideProcess, topic: str) -> None:
     """The broker finds them (KIP-848)."""
     with Member(client("member", group=topic, pattern=f"{topic}-[a-c]", protocol="consumer")) as member:
-        told = partial(all_told, member)
+        outputs = partial(outputs_of, member)
         for letter in "ad":
             make_topic(quick_broker, f"{topic}-{letter}", 1)
-        until(lambda: member.held == {f"{topic}-a-0"}, told)
+        until(lambda: member.held == {f"{topic}-a-0"}, outputs)
         make_topic(quick_broker, f"{topic}-b", 2)
-        until(lambda: member.held == {f"{topic}-a-0", f"{topic}-b-0", f"{topic}-b-1"}, told)
+        until(lambda: member.held == {f"{topic}-a-0", f"{topic}-b-0", f"{topic}-b-1"}, outputs)
         member.leave()
 
 
@@ -161,17 +161,17 @@ def test_a_group_changes_its_protocol_while_it_consumes(client: Client, quick_br
     writer = Writer(quick_broker, topic)
     with ExitStack() as stack:
         members: list[Member] = []
-        told = lambda: all_told(*members)  # noqa: E731
+        outputs = lambda: outputs_of(*members)  # noqa: E731
 
         def replace_one(protocol: str) -> None:
             members.append(stack.enter_context(Member(client("member", group=topic, topic=topic, protocol=protocol))))
-            until(shared(members, topic), told)
+            until(shared(members, topic), outputs)
             if len(members) > 2:
                 members.pop(0).leave()
-                until(shared(members, topic), told)
+                until(shared(members, topic), outputs)
             before = {record for member in members for record in member.read}
             written = writer.write()
-            until(lambda: written <= {record for member in members for record in member.read} - before, told)
+            until(lambda: written <= {record for member in members for record in member.read} - before, outputs)
 
         for protocol, becomes in CHANGES:
             replace_one(protocol)

@@ -24,7 +24,7 @@ from lowtide.testing.free_ports import free_ports
 from . import load
 from .franz_go import FranzGo
 from .lowtide_process import LowtideProcess
-from .members import Member, all_told, until
+from .members import Member, outputs_of, until
 from .tools import JavaClient
 
 pytestmark = pytest.mark.interop
@@ -104,7 +104,7 @@ def all_once(written: set[tuple[str, int]], *members: Member) -> bool:
     """Whether each record was acknowledged. Errors: AssertionError for one that was twice."""
     seen = Counter(stored(*members))
     twice = [record for record, times in seen.items() if times > 1]
-    assert twice == [], (twice, all_told(*members))
+    assert twice == [], (twice, outputs_of(*members))
     return set(seen) == written
 
 
@@ -116,15 +116,15 @@ def test_members_share_each_partition_and_no_record_is_acknowledged_twice(share:
     with ExitStack() as stack:
         holder = stack.enter_context(Member(member(how="hold")))
         written = write(bootstrap, name, 2)
-        told = partial(all_told, holder)
-        until(lambda: len(got(holder)) >= PER_POLL, told)
+        outputs = partial(outputs_of, holder)
+        until(lambda: len(got(holder)) >= PER_POLL, outputs)
         others = [stack.enter_context(Member(member(how="accept"))) for _ in range(3)]
-        told = partial(all_told, holder, *others)
-        until(lambda: len(stored(*others)) > 0, told)
+        outputs = partial(outputs_of, holder, *others)
+        until(lambda: len(stored(*others)) > 0, outputs)
         held = set(got(holder))
         holder.kill()
         assert not held & set(stored(*others)), "no other member had them"
-        until(lambda: all_once(written, *others), told)
+        until(lambda: all_once(written, *others), outputs)
         counts = {line["count"] for other in others for line in other.said("got") if (line["at"], line["offset"]) in held}
         assert counts == {1}, "its session ended with its connection"
         for other in others:
@@ -139,10 +139,10 @@ def test_records_of_a_member_that_stalls_are_delivered_again(share: Share, quick
     with ExitStack() as stack:
         holder = stack.enter_context(Member(member(how="hold")))
         written = write(bootstrap, name, 1)
-        until(lambda: len(got(holder)) >= PER_POLL, partial(all_told, holder))
+        until(lambda: len(got(holder)) >= PER_POLL, partial(outputs_of, holder))
         os.kill(holder.pid, signal.SIGSTOP)
         other = stack.enter_context(Member(member(how="accept")))
-        until(lambda: all_once(written, other), partial(all_told, holder, other))
+        until(lambda: all_once(written, other), partial(outputs_of, holder, other))
         held = set(got(holder))
         assert {line["count"] for line in other.said("got") if (line["at"], line["offset"]) in held} == {2}
         assert 1 in {line["count"] for line in other.said("got")}, "beyond what the first one had, or was to have next"
@@ -157,12 +157,12 @@ def test_records_that_are_not_accepted_end(share: Share, quick_broker: LowtidePr
     begin_early(bootstrap, name)
     written = write(bootstrap, name, 1)
     with Member(share(bootstrap, group=name, topic=name, how=how)) as member:
-        until(lambda: Counter(stored(member)) == dict.fromkeys(written, deliveries), partial(all_told, member))
+        until(lambda: Counter(stored(member)) == dict.fromkeys(written, deliveries), partial(outputs_of, member))
         assert Counter(line["count"] for line in member.said("got")) == dict.fromkeys(range(1, deliveries + 1), len(written))
         with Member(share(bootstrap, group=name, topic=name, how="accept")) as other:
             later = write(bootstrap, name, 1, first=PER_PARTITION)
             member.kill()
-            until(lambda: later <= set(stored(other)) | set(got(member)), partial(all_told, member, other))
+            until(lambda: later <= set(stored(other)) | set(got(member)), partial(outputs_of, member, other))
             assert not written & set(got(other))
 
 
@@ -172,7 +172,7 @@ def test_a_member_asks_for_more_time(share: Share, quick_broker: LowtideProcess)
     begin_early(bootstrap, name)
     written = write(bootstrap, name, 1)
     with Member(share(bootstrap, group=name, topic=name, how="renew")) as member:
-        until(lambda: all_once(written, member), partial(all_told, member))
+        until(lambda: all_once(written, member), partial(outputs_of, member))
         assert {(line["at"], line["offset"]) for line in member.said("renewed")} == written
         member.leave()
 
@@ -186,13 +186,13 @@ def test_a_broker_is_killed_and_started_again(share: Share, tmp_path: Path) -> N
         begin_early(bootstrap, name)
         with ExitStack() as stack:
             members = [stack.enter_context(Member(share(bootstrap, group=name, topic=name, how="accept"))) for _ in range(2)]
-            told = partial(all_told, *members)
+            outputs = partial(outputs_of, *members)
             written = write(bootstrap, name)
-            until(lambda: len(stored(*members)) > 0, told)
+            until(lambda: len(stored(*members)) > 0, outputs)
             broker.kill()
             with LowtideProcess(tmp_path / "data", after_kill=True, **settings):
                 written |= write(bootstrap, name, first=PER_PARTITION)
-                until(lambda: set(got(*members)) == written and all_once_or_unknown(written, *members), told)
+                until(lambda: set(got(*members)) == written and all_once_or_unknown(written, *members), outputs)
                 for member in members:
                     member.leave()
 
@@ -211,13 +211,13 @@ def test_three_brokers_of_which_the_leader_goes(share: Share) -> None:
         name = make_topic(three.bootstrap, "moved", PARTITIONS, 3)
         begin_early(three.address(1), name)
         members = [stack.enter_context(Member(share(three.bootstrap, group=name, topic=name, how="accept"))) for _ in range(2)]
-        told = partial(all_told, *members)
+        outputs = partial(outputs_of, *members)
         written = write(three.bootstrap, name)
-        until(lambda: len(stored(*members)) > 0, told)
+        until(lambda: len(stored(*members)) > 0, outputs)
         for turn, broker_id in enumerate((2, 3, 1), 1):
             three.stop_broker(broker_id)
             written |= write(three.bootstrap, name, first=turn * PER_PARTITION)
-            until(lambda: set(got(*members)) == written and all_once_or_unknown(written, *members), told)
+            until(lambda: set(got(*members)) == written and all_once_or_unknown(written, *members), outputs)
             three.start_broker(broker_id)
         for member in members:
             member.leave()
@@ -230,12 +230,12 @@ def test_a_delete_moves_the_start(share: Share, quick_broker: LowtideProcess) ->
     written = write(bootstrap, name, 1)
     admin = AdminClient({"bootstrap.servers": bootstrap})
     with Member(share(bootstrap, group=name, topic=name, how="hold")) as holder:
-        until(lambda: len(got(holder)) >= PER_POLL, partial(all_told, holder))
+        until(lambda: len(got(holder)) >= PER_POLL, partial(outputs_of, holder))
         kept = PER_PARTITION - 5
         [deleted] = admin.delete_records([TopicPartition(name, 0, kept)]).values()
         assert deleted.result(load.DEADLINE_S).low_watermark == kept
         with Member(share(bootstrap, group=name, topic=name, how="accept")) as other:
             left = {record for record in written if record[1] >= kept}
-            until(lambda: all_once(left, other), partial(all_told, holder, other))
+            until(lambda: all_once(left, other), partial(outputs_of, holder, other))
             assert set(got(other)) == left
             other.leave()

@@ -31,7 +31,7 @@ from lowtide.broker.handlers.share.share_access import ShareAccess
 from lowtide.broker.handlers.share.switched import switched
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.partitions.share.share_partitions import SharePartitions
-from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.api_keys import SHARE_STATE_KEYS, ApiKey
 
 SHARE_GUARDS: Final[Mapping[ApiKey, Guard]] = {
     ApiKey.ALTER_SHARE_GROUP_OFFSETS: guards.alter_share_group_offsets,
@@ -47,18 +47,6 @@ SHARE_GUARDS: Final[Mapping[ApiKey, Guard]] = {
     ApiKey.SHARE_GROUP_HEARTBEAT: guards.share_group_heartbeat,
     ApiKey.WRITE_SHARE_GROUP_STATE: for_brokers(write_share_group_state.refused),
 }
-
-
-BETWEEN_BROKERS: Final = frozenset(
-    {
-        ApiKey.INITIALIZE_SHARE_GROUP_STATE,
-        ApiKey.READ_SHARE_GROUP_STATE,
-        ApiKey.WRITE_SHARE_GROUP_STATE,
-        ApiKey.DELETE_SHARE_GROUP_STATE,
-        ApiKey.READ_SHARE_GROUP_STATE_SUMMARY,
-    }
-)
-"""What only brokers ask, also while clients may not."""
 
 
 class ShareParts(NamedTuple):
@@ -99,4 +87,4 @@ def share_handlers(broker: BrokerContext, groups: GroupCoordinator, parts: Share
     ]
     if not broker.authorizer.allows_all:
         specs = [guarded(spec, SHARE_GUARDS[spec.key], broker) if spec.key in SHARE_GUARDS else spec for spec in specs]
-    return [spec if spec.key in BETWEEN_BROKERS else switched(spec, broker) for spec in specs]
+    return [spec if spec.key in SHARE_STATE_KEYS else switched(spec, broker) for spec in specs]

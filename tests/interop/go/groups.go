@@ -69,7 +69,21 @@ func member(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
-	ends := endOfInput()
+	return pollUntil(ctx, endOfInput(), client, func(records []*kgo.Record) error {
+		if err := client.CommitRecords(ctx, records...); err != nil {
+			return emit(line{"what": "refused", "error": word(err)})
+		}
+		for _, r := range records {
+			if err := emit(line{"what": "read", "at": fmt.Sprintf("%s-%d", r.Topic, r.Partition), "offset": r.Offset}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// pollUntil gives `handle` the records of each poll that has some, until `ends` is closed; then the client leaves.
+func pollUntil(ctx context.Context, ends <-chan struct{}, client *kgo.Client, handle func([]*kgo.Record) error) error {
 	for {
 		select {
 		case <-ends:
@@ -88,16 +102,8 @@ func member(ctx context.Context, c *call) error {
 		if read.Empty() {
 			continue
 		}
-		if err := client.CommitRecords(ctx, read.Records()...); err != nil {
-			if err := emit(line{"what": "refused", "error": word(err)}); err != nil {
-				return err
-			}
-			continue
-		}
-		for _, r := range read.Records() {
-			if err := emit(line{"what": "read", "at": fmt.Sprintf("%s-%d", r.Topic, r.Partition), "offset": r.Offset}); err != nil {
-				return err
-			}
+		if err := handle(read.Records()); err != nil {
+			return err
 		}
 	}
 }

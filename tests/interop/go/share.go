@@ -22,46 +22,23 @@ func sharer(ctx context.Context, c *call) error {
 		return err
 	}
 	ends := endOfInput()
-	for {
-		select {
-		case <-ends:
-			client.Close()
-			return emit(line{"what": "left"})
-		case <-ctx.Done():
-			return ctx.Err()
-		default:
-		}
-		polling, cancel := context.WithTimeout(ctx, pollTime)
-		read := client.PollFetches(polling)
-		cancel()
-		if err := faultOf(read); err != nil {
-			return err
-		}
-		if read.Empty() {
-			continue
-		}
-		if err := tellAll("got", read.Records(), nil); err != nil {
+	return pollUntil(ctx, ends, client, func(records []*kgo.Record) error {
+		if err := printAll("got", records, nil); err != nil {
 			return err
 		}
 		switch c.how {
 		case "hold":
 			<-ends
-			client.Close()
-			return emit(line{"what": "left"})
+			return nil
 		case "renew":
-			if err := outcome.flush(ctx, client, kgo.AckRenew, read.Records(), "renewed"); err != nil {
+			if err := outcome.flush(ctx, client, kgo.AckRenew, records, "renewed"); err != nil {
 				return err
 			}
-			if err := outcome.flush(ctx, client, kgo.AckAccept, read.Records(), "read"); err != nil {
-				return err
-			}
-		default:
-			statuses := map[string]kgo.AckStatus{"accept": kgo.AckAccept, "release": kgo.AckRelease, "reject": kgo.AckReject}
-			if err := outcome.flush(ctx, client, statuses[c.how], read.Records(), "read"); err != nil {
-				return err
-			}
+			return outcome.flush(ctx, client, kgo.AckAccept, records, "read")
 		}
-	}
+		statuses := map[string]kgo.AckStatus{"accept": kgo.AckAccept, "release": kgo.AckRelease, "reject": kgo.AckReject}
+		return outcome.flush(ctx, client, statuses[c.how], records, "read")
+	})
 }
 
 // outcomes has the errors of partitions since the last flush.
@@ -87,19 +64,19 @@ func (o *outcomes) flush(ctx context.Context, client *kgo.Client, status kgo.Ack
 	}
 	o.lock.Lock()
 	defer o.lock.Unlock()
-	err := tellAll(what, records, o.failed)
+	err := printAll(what, records, o.failed)
 	clear(o.failed)
 	return err
 }
 
-func tellAll(what string, records []*kgo.Record, failed map[string]error) error {
+func printAll(what string, records []*kgo.Record, failed map[string]error) error {
 	for _, r := range records {
 		at := fmt.Sprintf("%s-%d", r.Topic, r.Partition)
-		told := line{"what": what, "at": at, "offset": r.Offset, "count": r.DeliveryCount()}
+		printed := line{"what": what, "at": at, "offset": r.Offset, "count": r.DeliveryCount()}
 		if failed[at] != nil {
-			told = line{"what": "refused", "at": at, "offset": r.Offset, "error": word(failed[at])}
+			printed = line{"what": "refused", "at": at, "offset": r.Offset, "error": word(failed[at])}
 		}
-		if err := emit(told); err != nil {
+		if err := emit(printed); err != nil {
 			return err
 		}
 	}
