@@ -339,6 +339,18 @@ class ClusterProcesses:
         await self.until(f"a request to the leader of {topic} succeeds", is_acknowledged)
         return leader
 
+    async def append(self, topic: str, values: Sequence[bytes]) -> int:
+        """Produce to whichever broker leads, until it acknowledges; returns the base offset."""
+        row: Any = None
+
+        async def produce(leader: int) -> Any:
+            nonlocal row
+            row = await self.produce(leader, topic, values)
+            return row
+
+        await self.acknowledged(topic, produce)
+        return int(row.base_offset)
+
     async def fetch(self, broker_id: int, topic: str, offset: int, *, partition: int = 0) -> tuple[Any, dict[int, bytes]]:
         """The row of the response and its records, as a client delivers them. Errors: OSError."""
         row = only_row(await self.ask(broker_id, fetch_request(topic, partition, offset), FETCH_VERSION))

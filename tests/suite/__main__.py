@@ -24,7 +24,7 @@ import msgspec
 from tests.bytecode import with_bytecode
 
 from .lanes import AT_ONCE, Lane, Part, lanes
-from .report import LaneState, counts, progress_line, summary, what_is_left, without_progress
+from .report import LaneState, causes, counts, progress_line, summary, what_is_left, without_progress
 from .state import VARIABLE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -145,7 +145,7 @@ def main(arguments: list[str] | None = None) -> int:
     states = [one.state() for one in ended]
     bad = [one.lane.name for one in ended if one.process.returncode != 0]
     lines = summary(states, took_s) + ([what_is_left(states)] if options.part is Part.TEST else [])
-    lines += [f"failed: {', '.join(bad)}"] if bad else []
+    lines += [*causes(states), f"failed: {', '.join(bad)}"] if bad else []
     print("\n".join([*lines, counts(states)]), flush=True)
     return 1 if bad else 0
 

@@ -33,6 +33,7 @@ class LaneState(msgspec.Struct):
     total: int = 0
     done: int = 0
     failed: list[str] = []
+    causes: dict[str, str] = {}
     running: dict[str, float] = {}
     seconds: dict[str, float] = {}
     outcomes: dict[str, dict[str, int]] = {}
@@ -79,6 +80,11 @@ def summary(states: Sequence[LaneState], elapsed_s: float) -> list[str]:
         reasons.update(state.skipped)
     lines += [f"skipped {count}: {reason}" for reason, count in sorted(reasons.items())]
     return [*lines, f"took {clock(elapsed_s)}"]
+
+
+def causes(states: Sequence[LaneState]) -> list[str]:
+    """Why each test failed, last of all that is printed: what is kept of a long output is its end."""
+    return [f"{node_id}\n    {cause}" for state in states for node_id, cause in state.causes.items()]
 
 
 def without_progress(log: str) -> str:

@@ -21,6 +21,18 @@ VARIABLE = "TEST_STATE"
 WRITE_EVERY_S = 0.5
 
 
+CAUSE_CHARACTERS = 2000
+"""Kept of the message of a failure."""
+
+
+def cause_of(report: pytest.TestReport) -> str:
+    """Where a test failed and the message of its exception, cut."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    if crash is None:
+        return str(report.longrepr)[-CAUSE_CHARACTERS:]
+    return f"{Path(crash.path).name}:{crash.lineno}: {crash.message[:CAUSE_CHARACTERS]}"
+
+
 class StateKeeper:
     """Registered by `tests/conftest.py` if the variable is set."""
 
@@ -58,6 +70,7 @@ class StateKeeper:
         if report.failed:
             if self._outcomes.get(report.nodeid) != "failed":
                 self._state.failed.append(report.nodeid)
+                self._state.causes[report.nodeid] = cause_of(report)
             self._outcomes[report.nodeid] = "failed"
         elif report.skipped:
             reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(getattr(report, "wasxfail", "expected to fail"))

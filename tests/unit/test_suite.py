@@ -11,7 +11,7 @@ import pytest
 
 from tests import examples, taste
 from tests.suite.lanes import FULL_ONLY, TASTE_ONLY, Lane, Part, lanes
-from tests.suite.report import LaneState, clock, counts, kind_of, progress_line, summary, what_is_left, without_progress
+from tests.suite.report import LaneState, causes, clock, counts, kind_of, progress_line, summary, what_is_left, without_progress
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTED = sorted(path.name for path in (ROOT / "tests").iterdir() if path.is_dir() and any(path.rglob("test_*.py")))
@@ -191,5 +191,7 @@ def test_a_process_keeps_how_far_it_is(tmp_path: Path, workers: int):
     state = msgspec.json.decode(file.read_bytes(), type=LaneState)
     assert (state.total, state.done, state.running, state.left) == (6, 6, {}, {"unit": 1})
     assert state.failed == ["tests/unit/test_some.py::test_fails"]
+    (cause,) = state.causes.values()
+    assert cause.startswith("test_some.py:") and cause in causes([state])[0]
     assert state.outcomes == {"unit": {"passed": 4, "failed": 1, "skipped": 1}}
     assert state.skipped == {"Skipped: why not": 1}
