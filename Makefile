@@ -157,6 +157,9 @@ sanitize: ## the compiled walk over damaged records, and small requests, with gc
 power-cuts: $(INSTALLED)-power ## real file systems on a disk that loses what wasn't flushed, as root, with libfuse3 and xfsprogs: CUTS=500 SEED=7
 	@$(BIN)/pytest -q -s -o faulthandler_timeout=20000 -m power tests/power
 
+soak: $(INSTALLED) etcd ## three brokers under a mixed load, with rolling restarts: HOURS=8, docs/testing.md
+	@$(BIN)/python -m tests.soak --minutes $$(($${HOURS:-8} * 60)) $(ARGS)
+
 campaign: $(INSTALLED) ## search without end with simulators, kills and damaged frames, at the lowest priority: ARGS=--totals, docs/testing.md
 	@$(BIN)/python -m tests.campaign $(ARGS)
 

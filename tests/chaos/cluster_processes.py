@@ -73,8 +73,12 @@ class ClusterProcesses:
         etcd_members: int = 1,
         namespaces: Namespaces | None = None,
         security: Security | None = None,
+        etcd_settings: Sequence[str] = (),
     ) -> None:
-        """With `namespaces`, the caller is in their hub. With `security`, clients and brokers log in, and etcd asks for a certificate."""
+        """With `namespaces`, the caller is in their hub. With `security`, clients and brokers log in, and etcd asks for a certificate.
+
+        `etcd_settings` are further options of the only member.
+        """
         self.directory = directory
         self.ids = tuple(range(1, brokers + 1))
         self.directories = {broker_id: directory / f"broker-{broker_id}" for broker_id in self.ids}
@@ -91,7 +95,12 @@ class ClusterProcesses:
         self._security = security
         self._hosts = {broker_id: HOST if namespaces is None else namespaces.address(broker_id) for broker_id in self.ids}
         self._etcd: EtcdProcess | EtcdCluster = (
-            EtcdProcess(directory / "etcd", host=HOST if namespaces is None else HUB, tls=() if security is None else security.etcd_options)
+            EtcdProcess(
+                directory / "etcd",
+                *etcd_settings,
+                host=HOST if namespaces is None else HUB,
+                tls=() if security is None else security.etcd_options,
+            )
             if etcd_members == 1
             else EtcdCluster(directory / "etcd", members=etcd_members)
         )

@@ -1,0 +1,46 @@
+"""The table of a soak, and what of it is a failure. Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from .trend import Trend, trend, warm
+
+GAIN_ALLOWED = 0.05
+"""A figure fails if it certainly gained more than this share in the run."""
+
+JUDGED = ("resident MiB", "descriptors", "threads", "disk MiB", "etcd in use MiB")
+"""The ends of the names that must not rise. Latencies and etcd's file (which is never given back) are shown only."""
+
+Samples = Sequence[tuple[float, Mapping[str, float]]]
+
+
+def trends(samples: Samples) -> dict[str, Trend]:
+    """By name, of those with enough samples."""
+    names = dict.fromkeys(name for _, sample in samples for name in sample)
+    found = {}
+    for name in names:
+        of_name = trend(warm([(seconds, sample[name]) for seconds, sample in samples if name in sample]))
+        if of_name is not None:
+            found[name] = of_name
+    return found
+
+
+def rising(found: Mapping[str, Trend], lived: Sequence[str]) -> list[str]:
+    """The names that rise and must not: of brokers only those that lived through the run, whose names begin with one of `lived`."""
+    return [
+        name
+        for name, of_name in found.items()
+        if name.endswith(JUDGED)
+        and (not name.startswith("broker") or name.endswith("disk MiB") or name.startswith(tuple(lived)))
+        and of_name.gained > GAIN_ALLOWED
+    ]
+
+
+def table(found: Mapping[str, Trend]) -> list[str]:
+    """A row a figure, as Markdown."""
+    rows = ["| figure | first quarter | last quarter | slope an hour | 95 % interval |", "|---|---|---|---|---|"]
+    for name, of_name in sorted(found.items()):
+        interval = f"{of_name.low:+.2f} to {of_name.high:+.2f}"
+        rows.append(f"| {name} | {of_name.first:.1f} | {of_name.last:.1f} | {of_name.per_hour:+.2f} | {interval} |")
+    return rows
