@@ -67,6 +67,8 @@ FULL: dict[str, str] = {
     "tests/chaos/test_etcd_broker.py::test_a_broker_that_cannot_renew_its_lease": ANOTHER_CASE,
     "tests/chaos/test_a_consumer_continues.py": "twenty kills; three take half a minute",
     "tests/chaos/test_dev.py::test_ctrl_c": "three brokers, and what ends them",
+    "tests/chaos/test_earlier_directories.py::test_a_directory_of_an_earlier_version_is_opened[kafka-3": ANOTHER_CASE,
+    "tests/chaos/test_earlier_directories.py::test_a_directory_of_an_earlier_version_is_opened[kafka-4.0": ANOTHER_CASE,
     "tests/chaos/test_eligible_leaders.py::test_a_member_whose_process": ANOTHER_CASE,
     "tests/chaos/test_etcd_broker.py::test_a_broker_with_anothers_id": ANOTHER_CASE,
     "tests/chaos/test_etcd_broker.py::test_broker_and_etcd_are_killed_again_and_again": PARTS_APART,

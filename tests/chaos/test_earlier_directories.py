@@ -1,7 +1,8 @@
-"""Log directories that an earlier version wrote, stopped and killed: today's broker opens them, and all that was acknowledged is there.
+"""Log directories that an earlier version, or Kafka, wrote, stopped and killed: all that was acknowledged is there.
 
-`earlier/<commit>-<how it ended>.tar.gz` has the two log directories of a broker with node id 7. A version that changes what is on the disk
-adds its own: two directories, `offsets.topic.num.partitions` and `transaction.state.log.num.partitions` 1, then
+`earlier/<commit>-<how it ended>.tar.gz` has the two log directories of a broker with node id 7;
+`earlier/kafka-<version>-<how it ended>.tar.gz` the one of a KRaft node, written by `tests/interop/write_earlier.py`. A version that
+changes what is on the disk adds its own: two directories, `offsets.topic.num.partitions` and `transaction.state.log.num.partitions` 1, then
 
 * topics `plain` (two partitions), `compacted` (cleanup.policy=compact), and `gone`, which is deleted at the end
 * with each of the codecs none, gzip, lz4, zstd, snappy: twenty records `<codec> <number>` to each partition of `plain`, and to `compacted`
@@ -59,9 +60,16 @@ async def bounds(client: WireClient, topic: str, partition: int) -> tuple[int, i
 
 
 async def records(client: WireClient, topic: str, partition: int, offset: int) -> tuple[Any, dict[int, bytes]]:
-    row = only_row(await client.request(fetch_request(topic, partition, offset), FETCH_VERSION))
-    assert row.error_code == ErrorCode.NONE
-    return row, records_from(row.records, offset)
+    """All from `offset` on, and the last row: a response has records of one segment."""
+    found: dict[int, bytes] = {}
+    while True:
+        row = only_row(await client.request(fetch_request(topic, partition, offset), FETCH_VERSION))
+        assert row.error_code == ErrorCode.NONE
+        more = records_from(row.records, offset)
+        if not more:
+            return row, found
+        found |= more
+        offset = max(more) + 1
 
 
 async def committed(client: WireClient) -> dict[int, int]:
@@ -93,7 +101,7 @@ async def test_a_directory_of_an_earlier_version_is_opened(archive: Path, tmp_pa
     """Then it is written to, deleted from, and opened again after a kill."""
     with tarfile.open(archive) as files:
         files.extractall(tmp_path, filter="data")
-    directories = Path(f"{tmp_path}/1,{tmp_path}/2")
+    directories = Path(",".join(str(path) for path in sorted(tmp_path.iterdir())))
     async with ServeProcess(directories, *SETTINGS) as broker:
         client = await broker.connect()
         await check(client, LOG_START, [])
@@ -112,4 +120,7 @@ async def test_a_directory_of_an_earlier_version_is_opened(archive: Path, tmp_pa
 
 
 def test_there_are_directories_of_earlier_versions() -> None:
-    assert {path.name for path in ARCHIVES} >= {"32c261f-killed.tar.gz", "32c261f-stopped.tar.gz"}
+    written = {
+        f"{version}-{how}.tar.gz" for version in ("32c261f", "kafka-3.9.1", "kafka-4.0.0", "kafka-4.3.1") for how in ("killed", "stopped")
+    }
+    assert {path.name for path in ARCHIVES} >= written

@@ -55,13 +55,13 @@ log.cleaner.enable=false
 """
 
 
-def fetch_jars() -> Path:
+def fetch_jars(version: str = VERSION) -> Path:
     """Return the folder with Kafka's jars; Maven downloads missing ones.
 
     Errors: CalledProcessError with Maven's output.
     """
-    pom = POM.format(version=VERSION, log4j_version=LOG4J_VERSION)
-    folder = CACHE / f"kafka-{VERSION}-{zlib.crc32((pom + LOG4J).encode()):08x}"
+    pom = POM.format(version=version, log4j_version=LOG4J_VERSION)
+    folder = CACHE / f"kafka-{version}-{zlib.crc32((pom + LOG4J).encode()):08x}"
     if folder.exists():
         return folder
     CACHE.mkdir(exist_ok=True)
@@ -72,7 +72,7 @@ def fetch_jars() -> Path:
         (building / "log4j2.yaml").write_text(LOG4J)
         command = ["mvn", "-q", "-B", "-f", str(building / "pom.xml"), "dependency:copy-dependencies", "-DoutputDirectory=libs"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_TIMEOUT_S, check=False)
-        assert done.returncode == 0, f"Maven could not bring Kafka {VERSION}: {done.stdout[-1500:]}{done.stderr[-500:]}"
+        assert done.returncode == 0, f"Maven could not bring Kafka {version}: {done.stdout[-1500:]}{done.stderr[-500:]}"
         building.rename(folder)
     return folder
 
@@ -127,7 +127,10 @@ def dump(jars: Path, files: list[Path], *, records: bool = True) -> Dump:
 class Kafka:
     """One KRaft node on its own directory; it can be started and stopped repeatedly."""
 
-    def __init__(self, jars: Path, folder: Path, ports: Sequence[int], options: Sequence[str] = ("-Xmx512m",)) -> None:
+    def __init__(
+        self, jars: Path, folder: Path, ports: Sequence[int], options: Sequence[str] = ("-Xmx512m",), settings: Sequence[str] = ()
+    ) -> None:
+        """`options` are those of the JVM; `settings` are lines of the configuration, which replace those of the same key."""
         self._jars = jars
         self._options = options
         self._properties = folder / "server.properties"
@@ -136,7 +139,9 @@ class Kafka:
         self.bootstrap = f"127.0.0.1:{ports[0]}"
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(exist_ok=True)
-        self._properties.write_text(PROPERTIES.format(node_id=NODE_ID, port=ports[0], controller_port=ports[1], directory=self.directory))
+        node_id = next((line.removeprefix("node.id=") for line in settings if line.startswith("node.id=")), NODE_ID)
+        given = PROPERTIES.format(node_id=node_id, port=ports[0], controller_port=ports[1], directory=self.directory)
+        self._properties.write_text("\n".join([given, *settings]))
         command = java(jars, "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(self._properties))
         subprocess.run(command, check=True, capture_output=True, timeout=TOOL_TIMEOUT_S)
 
@@ -170,6 +175,13 @@ class Kafka:
             raise
         finally:
             self._process = None
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait(START_TIMEOUT_S)
+        self._process = None
 
     def words(self) -> str:
         """Its output: warnings and errors."""
