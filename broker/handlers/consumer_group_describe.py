@@ -14,17 +14,16 @@ KIPs: 430, 848, 1099.
 from __future__ import annotations
 
 from collections.abc import Generator
-from functools import partial
 
 from lowtide.broker.authorizer.resources import ALL_GROUP_OPERATIONS
 from lowtide.broker.coordinator.consumer.consumer_member import NOTHING, Assignment, ConsumerMember
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
+from lowtide.broker.coordinator.groups.group_descriptions import GroupDescriptions
 from lowtide.broker.coordinator.groups.group_shard import Groups
 from lowtide.broker.coordinator.runtime.shard import Shard
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext
-from lowtide.broker.slices import ask_in_slices
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
@@ -40,21 +39,6 @@ from lowtide.protocol.messages.metadata import OPERATIONS_NOT_ASKED
 
 _CLASSIC_MEMBER = 0
 _CONSUMER_MEMBER = 1
-
-
-class _Answer:
-    """The answer to one request, which is given when the last of its groups is described."""
-
-    def __init__(self, group_ids: list[str]) -> None:
-        self.pending: Pending[ConsumerGroupDescribeResponse] = Pending()
-        self._rows: dict[str, DescribedConsumerGroup | None] = dict.fromkeys(group_ids)
-        self._left = len(group_ids)
-
-    def note(self, group_id: str, row: DescribedConsumerGroup | None) -> None:
-        self._rows[group_id] = row if row is not None else _failed(group_id, ErrorCode.UNKNOWN_SERVER_ERROR)
-        self._left -= 1
-        if not self._left:
-            self.pending.complete(ConsumerGroupDescribeResponse(groups=[row for row in self._rows.values() if row is not None]))
 
 
 def handler(groups: GroupCoordinator) -> HandlerSpec:
@@ -79,38 +63,20 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
             yield
         return described
 
-    def ask(names: list[str], operations: int, answer: _Answer) -> Generator[None, None, bool]:
-        for group_id in names:
-            refusal = groups.check_group_id(group_id)
-            shard = refusal if refusal is not None else groups.find(group_id)
-            if isinstance(shard, ErrorCode):
-                answer.note(group_id, _failed(group_id, shard))
-            else:
-                row = yield from describe(shard, group_id, operations)
-                if shard.unloaded:
-                    row = _failed(group_id, ErrorCode.NOT_COORDINATOR)
-                groups.when_readable(shard, group_id, partial(_unless, row)).listen(partial(answer.note, group_id))
-            yield
-        return True
+    def respond(rows: list[DescribedConsumerGroup]) -> ConsumerGroupDescribeResponse:
+        return ConsumerGroupDescribeResponse(groups=rows)
+
+    descriptions = GroupDescriptions(groups, describe, _failed, respond)
 
     def handle(
         request: ConsumerGroupDescribeRequest, _context: RequestContext
     ) -> ConsumerGroupDescribeResponse | Pending[ConsumerGroupDescribeResponse]:
-        names = list(dict.fromkeys(request.group_ids))
-        operations = ALL_GROUP_OPERATIONS if request.include_authorized_operations else OPERATIONS_NOT_ASKED
         if not groups.serves_consumer_groups:
-            return ConsumerGroupDescribeResponse(groups=[_failed(name, ErrorCode.UNSUPPORTED_VERSION) for name in names])
-        if not names:
-            return ConsumerGroupDescribeResponse(groups=[])
-        answer = _Answer(names)
-        ask_in_slices(groups.broker.turns, groups.broker.log, answer.pending, ask(names, operations, answer))
-        return answer.pending
+            return respond([_failed(name, ErrorCode.UNSUPPORTED_VERSION) for name in dict.fromkeys(request.group_ids)])
+        operations = ALL_GROUP_OPERATIONS if request.include_authorized_operations else OPERATIONS_NOT_ASKED
+        return descriptions.answer(request.group_ids, operations)
 
     return HandlerSpec(key=ApiKey.CONSUMER_GROUP_DESCRIBE, handle=handle)
-
-
-def _unless(row: DescribedConsumerGroup, error: ErrorCode) -> DescribedConsumerGroup:
-    return row if error == ErrorCode.NONE else _failed(row.group_id, error)
 
 
 def _member(member: ConsumerMember, target: Assignment, image: MetadataImage) -> DescribedConsumerMember:
