@@ -125,7 +125,12 @@ class ClusterInvariants:
         self._images.clear()
         self._entries.clear()
 
-    # Reported by others
+    # Reported by others, and asked by them
+
+    def leader_epoch(self, load: LoadedPartition) -> int:
+        """See `DeleteObserver`."""
+        topic = self._shared.image.topics.get(load.topic) if self._follows_store else None
+        return -1 if topic is None or load.partition >= len(topic.partitions) else topic.partitions[load.partition].leader_epoch
 
     def on_delete_acknowledged(self, load: LoadedPartition, broker_id: BrokerId, offset: Offset, sent_s: float) -> None:
         """See `DeleteObserver`."""

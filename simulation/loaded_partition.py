@@ -64,7 +64,11 @@ _TIMEOUT_MS: Final = 3000
 
 
 class DeleteObserver(Protocol):
-    """Who looks at the replicas when a delete was acknowledged."""
+    """Who looks at the replicas when a delete was acknowledged, and at what the metadata store says."""
+
+    def leader_epoch(self, load: LoadedPartition) -> int:
+        """That of the partition according to the store now; -1 while it isn't known."""
+        ...
 
     def on_delete_acknowledged(self, load: LoadedPartition, broker_id: BrokerId, offset: Offset, sent_s: float) -> None:
         """An ordinary delete to `offset` was acknowledged by this broker; it was asked for at `sent_s`."""
@@ -181,6 +185,7 @@ class Actor:
         """Log start and the end for readers, as a leader tells them; None with an error that may be."""
         load, found = self.load, []
         deleted, acknowledged = load.history.acknowledged_delete, load.history.acknowledged_end
+        epoch_before = load.observer.leader_epoch(load)
         for timestamp in (EARLIEST, LATEST):
             row = ListOffsetsPartition(partition_index=load.partition, timestamp=timestamp)
             topic = ListOffsetsTopic(name=load.topic, partitions=[row])
@@ -193,7 +198,9 @@ class Actor:
             found.append(answer.offset)
         start, end = found
         load.history.on_log_start(start, deleted_before=deleted)
-        load.history.on_log_end(end, acknowledged_before=acknowledged)
+        # A leader that has not learned of its successor, for as long as its image is young enough, lacks what that one acknowledged.
+        is_followed = answer.leader_epoch < epoch_before
+        load.history.on_log_end(end, acknowledged_before=0 if is_followed else acknowledged)
         return start, max(start, end)
 
     async def fetch(
