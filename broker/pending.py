@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
+from lowtide.broker.answer_rounds import AnswerRounds
 from lowtide.protocol.types import TopicPartition
 from lowtide.replication.purgatory import DelayedOperation, DelayedOperationPurgatory
 from lowtide.runtime.clock import Clock
@@ -164,10 +165,17 @@ class DelayedQueue:
     """A purgatory that runs on an event loop."""
 
     def __init__(
-        self, clock: Clock, loop: asyncio.AbstractEventLoop, *, maximum_per_key: int, on_bug: Callable[[DelayedRequest, Exception], None]
+        self,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        maximum_per_key: int,
+        on_bug: Callable[[DelayedRequest, Exception], None],
+        rounds: AnswerRounds | None = None,
     ) -> None:
-        """`on_bug` is called with a request that raised; its connection is being closed."""
+        """`on_bug` is called with a request that raised; its connection is being closed. Answers leave at the end of their round."""
         self._on_bug = on_bug
+        self._rounds = AnswerRounds(loop) if rounds is None else rounds
         self._purgatory: DelayedOperationPurgatory[TopicPartition] = DelayedOperationPurgatory(maximum_per_key=maximum_per_key)
         self.watched = self._purgatory.watched_keys
         """The keys that anything waits for: where nothing does, a call is saved."""
@@ -238,7 +246,9 @@ class DelayedQueue:
 
     def _run_ready(self) -> None:
         self._scheduled = False
-        for operation in self._purgatory.take_ready():
+        ready = self._purgatory.take_ready()
+        self._rounds.begin()
+        for operation in ready:
             request = cast("DelayedRequest", operation)
             try:
                 if request.expired:
@@ -247,6 +257,7 @@ class DelayedQueue:
                     self._watch(request, list(request.thresholds()))
             except Exception as error:  # noqa: BLE001  a bug of ours costs one connection, and is logged with its traceback
                 self._end(request, error)
+        self._rounds.end()
         if self._timer is None:
             self._set_timer()
 

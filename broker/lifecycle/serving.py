@@ -209,6 +209,7 @@ class Serving:
             limits=connection_limits(config, base.descriptors),
             request_rows_max=config.request_rows_max,
             turns=self.replicas.slices.turns,
+            rounds=self.replicas.waiting.rounds,
             connection_wait_ms=lambda address, listener: self._quotas.connect(address, listener, ports.clock.monotonic_ms()),
             on_login=self._on_login,
             serving=False,

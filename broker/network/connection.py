@@ -324,8 +324,17 @@ class Connection(TurnTaking):
             slot = slots.popleft()
             self._ready.extend(slot.parts or ())
             slot.note_flushed(clock)
-        self._flush()
-        self._unblock()
+        if not self._host.rounds.takes(self):
+            self.send_answers()
+
+    def send_answers(self) -> None:
+        """Parked requests have been answered: send that, and execute what had to wait."""
+        try:
+            self._flush()
+            self._unblock()
+        except Exception:
+            self.close("its answers could not be sent")
+            raise
 
     # ------------------------------------------------------------------ flow
     @property

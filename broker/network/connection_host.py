@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, cast
 
+from lowtide.broker.answer_rounds import AnswerRounds
 from lowtide.broker.audit.line_bound import LineBound
 from lowtide.broker.network.admission import Admission, Admitted, ConnectionLimits
 from lowtide.broker.network.answer_memory import AnswerMemory
@@ -62,6 +63,7 @@ class ConnectionHost:
         limits: ConnectionLimits,
         request_rows_max: int,
         turns: Turns,
+        rounds: AnswerRounds,
         connection_wait_ms: Callable[[str, str], int] = lambda _address, _listener: 0,
         on_login: Callable[[Client, str], None] = lambda _client, _failure: None,
         serving: bool = True,
@@ -91,6 +93,7 @@ class ConnectionHost:
         self.login_memory = LoginMemory(LOGIN_MEMORY_BYTES)
         self.lane = SlowLane(clock.monotonic_ms)
         self.handshakes = HandshakeTurns(clock.monotonic_ms)
+        self.rounds = rounds
         self.serving = serving
         self._connection_wait_ms = connection_wait_ms
         self.admission = Admission(limits, clock.monotonic_ms)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from lowtide.broker.answer_rounds import AnswerRounds
 from lowtide.broker.pending import DelayedQueue
 
 if TYPE_CHECKING:
@@ -23,12 +24,14 @@ class Waiting:
 
     def __init__(self, clock: Clock, loop: asyncio.AbstractEventLoop, log: Any, *, maximum_per_partition: int) -> None:
         """Of the requests for one partition, `maximum_per_partition` may wait in each queue; others are answered with what there is."""
+        self.rounds = AnswerRounds(loop)
+        """In which the answers to all of these are sent."""
 
         def on_bug(request: DelayedRequest, error: Exception) -> None:
             log.error("request failed", request=type(request).__name__, exc_info=error)
 
         def queue() -> DelayedQueue:
-            return DelayedQueue(clock, loop, maximum_per_key=maximum_per_partition, on_bug=on_bug)
+            return DelayedQueue(clock, loop, maximum_per_key=maximum_per_partition, on_bug=on_bug, rounds=self.rounds)
 
         self.fetches = queue()
         """Consumers' fetches, by high watermark."""

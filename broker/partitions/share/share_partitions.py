@@ -75,7 +75,7 @@ class SharePartitions:
         def on_bug(request: DelayedRequest, error: Exception) -> None:
             log.error("request failed", request=type(request).__name__, exc_info=error)
 
-        self.fetches = DelayedQueue(clock, loop, maximum_per_key=1, on_bug=on_bug)
+        self.fetches = DelayedQueue(clock, loop, maximum_per_key=1, on_bug=on_bug, rounds=replicas.waiting.rounds)
         """Fetches that wait."""
 
     def __len__(self) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from lowtide.broker.answer_rounds import AnswerRounds
 from lowtide.broker.handlers import api_versions, sasl_authenticate, sasl_handshake
 from lowtide.broker.network.admission import ConnectionLimits
 from lowtide.broker.network.connection_host import ConnectionHost
@@ -74,6 +75,7 @@ class World:
             limits=ConnectionLimits(1000, "", 1000),
             request_rows_max=100_000,
             turns=Turns(loop, self.clock),
+            rounds=AnswerRounds(loop),
         )
         mechanism = Mechanism(partial(PlainExchange, PlainUsers({"alice": "pencil"})), lifetime_ms)
         sasl = SaslSettings({"PLAIN": mechanism}, maximum_frame_bytes=RECEIVE_BYTES, delay_ms=DELAY_MS)
