@@ -308,19 +308,43 @@ class Log(MovableLog):
             removed = self._start_over(first.base_offset, now_ms) if straddles else []
             if straddles:
                 self.attention[self] = None
+            written = self._write_together(records, batches, now_ms)
             for batch in batches:
-                self._append_stored(batch, now_ms)
+                self._append_stored(batch, now_ms, is_written=written)
         except (OSError, StorageError) as error:
             return self._on_write_failed(error)
         self.disk_full = False
         return FollowerAppend(first.base_offset, self.log_end_offset - 1, sum(len(batch.content) for batch in batches), removed)
 
-    def _append_stored(self, batch: StoredBatch, now_ms: int) -> None:
+    def _write_together(self, records: memoryview, batches: Sequence[StoredBatch], now_ms: int) -> bool:
+        """Writes batches that lie one behind the other, and all belong into the active segment, at once.
+
+        Returns False where nothing was written: one batch, another segment for some, or no room, of which a part of them may be enough.
+        """
+        count, segment = len(batches), self._segments.active
+        if count == 1 or not segment.size:
+            return False
+        size, max_timestamp = sum(batch.header.size_bytes for batch in batches), max(batch.header.max_timestamp for batch in batches)
+        last_offset = batches[-1].header.last_offset
+        if segment.is_full_for(size, last_offset, max_timestamp, self.config, now_ms, count=count):
+            return False
+        try:
+            segment.write([records[:size]], size, counts=False)
+        except OSError as error:
+            if is_passing(error):
+                return False
+            raise
+        return True
+
+    def _append_stored(self, batch: StoredBatch, now_ms: int, *, is_written: bool) -> None:
         header, segment, size = batch.header, self._segments.active, len(batch.content)
-        if segment.is_full_for(size, header.last_offset, header.max_timestamp, self.config, now_ms):
+        if not is_written and segment.is_full_for(size, header.last_offset, header.max_timestamp, self.config, now_ms):
             segment = self._roll(next_base_offset(self.log_end_offset, header.last_offset), now_ms)
         position = segment.size
-        segment.write([batch.content], size)
+        if is_written:
+            segment.size += size
+        else:
+            segment.write([batch.content], size)
         segment.note_batch(header.last_offset, position, size, header.max_timestamp, self.config.index_interval_bytes, header.base_offset)
         if header.partition_leader_epoch != self.leader_epochs.latest:
             self.leader_epochs.assign(header.partition_leader_epoch, max(header.base_offset, self.log_start_offset))

@@ -215,8 +215,8 @@ class Segment(SegmentFile):
 
     # Writing
 
-    def is_full_for(self, size: int, last_offset: Offset, max_timestamp: int, limits: RollLimits, now_ms: int) -> bool:
-        """Whether a batch of that size, last offset and timestamp belongs into a new segment.
+    def is_full_for(self, size: int, last_offset: Offset, max_timestamp: int, limits: RollLimits, now_ms: int, count: int = 1) -> bool:
+        """Whether a batch of that size, last offset and timestamp belongs into a new segment; or one of `count`, that together are so.
 
         Source: Kafka's LogSegment.shouldRoll. The age is counted in the records' own time where the first batch has one.
         """
@@ -229,11 +229,12 @@ class Segment(SegmentFile):
             return True
         assert self._indexes is not None
         # The time index keeps one place for the entry that closing adds, and has the longer entries, though never more of them.
-        return (len(self._indexes[0].relative_offsets) + 2) * TIME_ENTRY_BYTES > limits.segment_index_bytes
+        return (len(self._indexes[0].relative_offsets) + 1 + count) * TIME_ENTRY_BYTES > limits.segment_index_bytes
 
-    def write(self, parts: list[Buffer], size: int) -> None:
+    def write(self, parts: list[Buffer], size: int, *, counts: bool = True) -> None:
         """Appends the `size` bytes of `parts`, all or nothing. The caller calls `note_batch` for what they are.
 
+        Without `counts` the caller raises `size` too, batch by batch.
         Errors: OSError of the write; the file has been cut back. StorageError when cutting back failed, too.
         """
         file = self._file
@@ -247,7 +248,8 @@ class Segment(SegmentFile):
             except OSError as error:
                 raise StorageError(self.path, f"a failed write can't be cut back: {error.strerror}") from error
             raise
-        self.size += size
+        if counts:
+            self.size += size
 
     def note_batch(
         self, last_offset: Offset, position: FilePosition, size: int, max_timestamp: int, interval_bytes: int, base_offset: Offset = -1

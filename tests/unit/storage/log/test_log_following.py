@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+from typing import Any
+
 import pytest
 
 from lowtide.protocol.errors import ErrorCode
 from lowtide.storage.log.log import FollowerAppend
+from lowtide.storage.log.log_values import LogConfig
+from lowtide.storage.log.segment import Segment
+from lowtide.storage.log.stored_batches import StoredBatch, split_stored_batches
 
 from .test_log import NOW_MS, SMALL_SEGMENTS, append, content_at, new_log
 
@@ -67,3 +73,67 @@ def test_an_empty_follower_takes_a_batch_that_straddles_its_log_start(with_old_r
     assert follower.leader_epochs.entries() == [(0, 7)]
     assert content_at(follower, 7) == content_at(leader, 7)
     assert follower.read(6, 10, end_offset=11).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+@pytest.mark.parametrize("limits", [SMALL_SEGMENTS, LogConfig(), LogConfig(segment_index_bytes=36, index_interval_bytes=0)])
+def test_batches_taken_together_leave_the_log_as_one_by_one(limits: LogConfig) -> None:
+    """Also where some of them belong into another segment, for its bytes or for its index."""
+    leader, together, singly = new_log(), new_log(limits), new_log(limits)
+    for number in range(12):
+        append(leader, number, number + 100, leader_epoch=number // 5)
+    content = memoryview(content_at(leader, 0))
+    for first in (0, 2, 14):
+        size = sum(batch.header.size_bytes for batch in _batches(content, first, 14 if first == 2 else 24 if first else 2))
+        start = sum(batch.header.size_bytes for batch in _batches(content, 0, first))
+        assert isinstance(together.append_as_follower(content[start : start + size], now_ms=NOW_MS), FollowerAppend)
+    for batch in _batches(content, 0, 24):
+        assert isinstance(singly.append_as_follower(batch.content, now_ms=NOW_MS), FollowerAppend)
+    assert (together.log_end_offset, singly.log_end_offset) == (24, 24)
+    assert together.leader_epochs.entries() == singly.leader_epochs.entries()
+    for one, other in zip(together.segments, singly.segments, strict=True):
+        assert (one.base_offset, one.size, one.max_timestamp) == (other.base_offset, other.size, other.max_timestamp)
+        assert [index.encode() for index in one.indexes] == [index.encode() for index in other.indexes]
+        assert list(one.batches(0)) == list(other.batches(0))
+
+
+def test_batches_taken_together_are_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    leader, follower = new_log(), new_log()
+    for number in range(6):
+        append(leader, number)
+    content = memoryview(content_at(leader, 0))
+    first = _batches(content, 0, 1)[0].header.size_bytes
+    written: list[int] = []
+    write = Segment.write
+    monkeypatch.setattr(Segment, "write", lambda *args, **options: (written.append(args[2]), write(*args, **options))[1])
+    follower.append_as_follower(content[:first], now_ms=NOW_MS)
+    follower.append_as_follower(content[first:], now_ms=NOW_MS)
+    assert written == [first, len(content) - first]
+    assert content_at(follower, 0) == content
+
+
+def test_where_there_is_no_room_for_all_those_that_fit_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deletes that the leader made since are learned with them, and make room."""
+    leader, follower = new_log(), new_log()
+    for number in range(4):
+        append(leader, number)
+    content = memoryview(content_at(leader, 0))
+    size = _batches(content, 0, 1)[0].header.size_bytes
+    follower.append_as_follower(content[:size], now_ms=NOW_MS)
+    write = Segment.write
+
+    def write_while_there_is_room(segment: Segment, parts: list[Any], count: int, **options: Any) -> None:
+        if segment.size + count > 3 * size:
+            raise OSError(errno.ENOSPC, "full")
+        write(segment, parts, count, **options)
+
+    monkeypatch.setattr(Segment, "write", write_while_there_is_room)
+    assert follower.append_as_follower(content[size:], now_ms=NOW_MS) == ErrorCode.KAFKA_STORAGE_ERROR
+    assert (follower.log_end_offset, follower.disk_full) == (3, True)
+    assert content_at(follower, 0) == content[: 3 * size]
+
+
+def _batches(content: memoryview, first: int, end: int) -> list[StoredBatch]:
+    """Those with offsets from `first` up to `end`."""
+    split = split_stored_batches(content)
+    assert isinstance(split, list)
+    return [batch for batch in split if first <= batch.header.base_offset < end]
