@@ -150,7 +150,7 @@ sanitize: ## the compiled walk over damaged records, and small requests, with gc
 	@mkdir -p build
 	@for program in fuzz_walk fuzz_produce; do \
 	  $${CC:-cc} -std=c11 -O1 -g -Wall -Wextra -fsanitize=address,undefined -fno-sanitize-recover=all -Iprotocol/native -Itests/native \
-	    tests/native/$$program.c $(addprefix protocol/native/,records.c rows.c keys.c head.c produce.c) -o build/$$program && \
+	    tests/native/$$program.c $(addprefix protocol/native/,records.c rows.c keys.c head.c produce.c runs.c) -o build/$$program && \
 	  build/$$program $${SECONDS_LONG:-60} $${SEED:-1} || exit 1; \
 	done
 

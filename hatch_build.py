@@ -34,6 +34,7 @@ SOURCES = (
     "protocol/native/records.c",
     "protocol/native/requests.c",
     "protocol/native/rows.c",
+    "protocol/native/runs.c",
     "protocol/native/walks.c",
 )
 MODULE = "protocol/native/walk.abi3.so"

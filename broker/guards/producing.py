@@ -6,6 +6,7 @@ is remembered is forgotten by the authorizer, in place, when a rule changes. The
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from lowtide.broker.authorizer.authorizer import Audit
@@ -14,10 +15,11 @@ from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards import topics
 from lowtide.broker.guards.guard import Asker, Verdict, guarded
 from lowtide.broker.network.answer_errors import AnswerErrors
-from lowtide.broker.network.routes import HandlerSpec, QuickPath
+from lowtide.broker.network.routes import HandlerSpec, QuickPath, RunPath
 from lowtide.broker.request_context import Client, RequestContext
 from lowtide.protocol.api_keys import API, ApiKey
 from lowtide.protocol.messages.produce import ProduceRequest, ProduceResponse
+from lowtide.protocol.native import ProduceRun as Run
 from lowtide.protocol.native import SmallProduce as Asked
 
 
@@ -55,15 +57,18 @@ def guarded_produce(spec: HandlerSpec, broker: BrokerContext) -> HandlerSpec:
 
 def _guarded_quickly(quick: QuickPath) -> QuickPath:
     """The quick path for topics that the connection is known to be allowed to write to."""
-    handle = quick.handle
+    run = quick.run
+    return QuickPath(quick.read, _permitted(quick.handle), None if run is None else RunPath(run.read, _permitted(run.handle)))
 
-    def handle_permitted(asked: Asked, buffer: Any, client: Client) -> Any:
+
+def _permitted(handle: Callable[[Any, Any, Client], Any]) -> Callable[[Any, Any, Client], Any]:
+    def handle_permitted(asked: Asked | Run, buffer: Any, client: Client) -> Any:
         grants = client.write_grants
         if grants is None or grants.principal is not client.principal or asked[4] not in grants:
             return None
         return handle(asked, buffer, client)
 
-    return QuickPath(quick.read, handle_permitted)
+    return handle_permitted
 
 
 def _learn(request: ProduceRequest, context: RequestContext, broker: BrokerContext) -> None:

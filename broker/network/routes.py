@@ -18,6 +18,18 @@ Handle = Callable[[Any, Any], Any]
 HandleLater = Callable[[Any, Any], Coroutine[Any, Any, Any]]
 
 
+class RunPath(msgspec.Struct, frozen=True):
+    """A way for requests that have arrived together and are alike: all of them read, handled and answered at once.
+
+    `read` takes a buffer, where in it the first one's frame begins, where what was received ends, and the size of the largest frame that is
+    allowed. `handle` takes what it returned, the buffer, and the client; it returns the answers, where in the buffer the run ends, and of
+    how many requests it is. Either returns None where they aren't, before anything was changed: they are executed one by one then.
+    """
+
+    read: Callable[[Any, int, int, int], Any]
+    handle: Callable[[Any, Any, Client], tuple[bytes, int, int] | None]
+
+
 class QuickPath(msgspec.Struct, frozen=True):
     """A second way through a handler, for its usual requests only: fewer steps to the same answer, the same changes, the same figures.
 
@@ -28,6 +40,7 @@ class QuickPath(msgspec.Struct, frozen=True):
 
     read: Callable[[Any, int, int], Any]
     handle: Callable[[Any, Any, Client], Any]
+    run: RunPath | None = None
 
 
 class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):

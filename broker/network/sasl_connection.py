@@ -118,6 +118,10 @@ class SaslConnection(Connection):
         super()._pause_reading()
 
     # ------------------------------------------------------------------ requests
+    def _on_run(self, buffer: memoryview, position: int, end: int) -> int:
+        """Only while nothing can end the login."""
+        return super()._on_run(buffer, position, end) if self._is_in and self._login.expires_ms == NEVER_MS else 0
+
     def _on_request(self, buffer: memoryview, start: int, stop: int) -> None:
         if self._is_in:
             login = self._login

@@ -151,14 +151,36 @@ class ReplicaManager:
             partition.traffic.bytes_in += batch.size_bytes
             if partition.leadership is None:
                 log.advance_high_watermark(log.log_end_offset)  # The only replica has committed all that it has.
+        self._tell_of_append(partition)
+        return appended
+
+    def append_run(self, partition: Partition, batches: list[ValidatedBatch], size: int, now_ms: int) -> tuple[Offset, ...] | None:
+        """As `append` for each of the batches, which have `size` bytes together; see `Log.append_run_as_leader`.
+
+        Returns their base offsets; None if they are to be appended one by one.
+        """
+        log = partition.log
+        try:
+            base_offsets = log.append_run_as_leader(batches, size, leader_epoch=partition.leader_epoch, now_ms=now_ms)
+        except StorageError as error:
+            self.log_manager.fail_directory_of(log, error)
+            return None
+        if base_offsets is not None:
+            partition.traffic.bytes_in += size
+            if partition.leadership is None:
+                log.advance_high_watermark(log.log_end_offset)
+            self._tell_of_append(partition)
+        return base_offsets
+
+    def _tell_of_append(self, partition: Partition) -> None:
+        """Wake who waits for records."""
         if partition.leadership is not None:
             self.led.on_appended(partition)
-            return appended
+            return
         if partition.watchers:
             partition.tell(PartitionChange.HIGH_WATERMARK)
         if partition.topic_partition in self._fetches.watched:
             self._fetches.advance(partition.topic_partition, partition.log.high_watermark)
-        return appended
 
     def low_watermark(self, partition: Partition) -> Offset:
         """How far deletes have reached all replicas that must have them."""

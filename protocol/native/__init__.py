@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from lowtide.protocol.column_walk import BatchRecords
 
-VERSION: Final = 5
+VERSION: Final = 6
 """That of the functions below. A module of another one is left from another version's sources, and isn't used."""
 
 PURE_VARIABLE: Final = "LOWTIDE_PURE"
@@ -46,6 +46,10 @@ SmallProduce = tuple[int, int, int, int, str | bytes, int, int, int, int, tuple[
 """Version, correlation id, acks, timeout in ms, topic (its name, or its id where the version has ids), partition, where the batch begins in
 the buffer, its checksum, which has yet to be compared, the smallest timestamp of its records, and the fields of a
 `storage.log.validator.ValidatedBatch` with an empty tail."""
+
+ProduceRun = tuple[int, tuple[int, ...], int, int, str | bytes, int, int, int, int, int, tuple[tuple[int, int, tuple[Any, ...]], ...]]
+"""Version, correlation ids, acks, where the run ends in the buffer, topic, partition, the smallest and the largest timestamp of its
+records, the size of the largest batch and of all, and of each batch where it begins, its checksum, and fields, as of a `SmallProduce`."""
 
 
 class CompiledWalk(Protocol):
@@ -113,6 +117,25 @@ class CompiledWalk(Protocol):
         /,
     ) -> bytes | None:
         """The frame that answers it where the batch was appended; never None for a topic that `read_produce` has returned."""
+
+    def read_run(self, buffer: Buffer, start: int, end: int, frame_max: int, /) -> ProduceRun | None:
+        """Requests as `read_produce` takes them, whose frames, lengths included, follow each other from `start` on: two at least.
+
+        They have version, acks, topic, partition and producer of the first one. Of an idempotent producer their sequences have no gap.
+        """
+
+    def run_answer(  # noqa: PLR0913  the compiled function's
+        self,
+        version: int,
+        correlation_ids: tuple[int, ...],
+        topic: str | bytes,
+        partition: int,
+        base_offsets: tuple[int, ...],
+        log_append_time_ms: int,
+        log_start_offset: int,
+        /,
+    ) -> bytes | None:
+        """The frames that answer a run that was appended; never None for a topic that `read_run` has returned."""
 
     def retain(  # noqa: PLR0913  the compiled function's
         self,

@@ -12,7 +12,7 @@
 #include <string.h>
 
 /* Counted up with every change of what a function takes or answers: a module of another number isn't used. */
-#define WALK_VERSION 5
+#define WALK_VERSION 6
 
 /* ---------------------------------------------------------------- a batch to columns */
 static bool is_array(PyObject *array, int64_t size)
@@ -421,7 +421,9 @@ static PyMethodDef functions[] = {
     FUNCTION("produce_answer", produce_answer),
     FUNCTION("read_head", read_head),
     FUNCTION("read_produce", read_produce),
+    FUNCTION("read_run", read_run),
     FUNCTION("retain", retain),
+    FUNCTION("run_answer", run_answer),
     FUNCTION("walk_records", walk_records_of),
     {NULL, NULL, 0, NULL},
 };

@@ -105,14 +105,16 @@ static bool take_text(struct rest *rest, size_t size, const uint8_t **text)
 #define CURRENT_MAGIC 2
 #define NO_TIMESTAMP (-1)
 
-static bool read_small_batch(const uint8_t *start, size_t size, struct small_batch *batch)
+bool may_be_small_batch(const uint8_t *start, size_t size)
 {
-    if (size <= BATCH_OVERHEAD || size > SMALL_BATCH_BYTES) {
-        return false;
-    }
     /* Attributes are 0: not compressed, of no transaction, with the producer's timestamps. */
-    if (int64_at(start) != 0 || int32_at(start + 8) != (int32_t)(size - LOG_OVERHEAD) || start[16] != CURRENT_MAGIC ||
-        int16_at(start + 21) != 0) {
+    return size > BATCH_OVERHEAD && size <= SMALL_BATCH_BYTES && int64_at(start) == 0 &&
+           int32_at(start + 8) == (int32_t)(size - LOG_OVERHEAD) && start[16] == CURRENT_MAGIC && int16_at(start + 21) == 0;
+}
+
+bool read_small_batch(const uint8_t *start, size_t size, struct small_batch *batch)
+{
+    if (!may_be_small_batch(start, size)) {
         return false;
     }
     *batch = (struct small_batch){.start = start,
@@ -165,9 +167,9 @@ static bool read_topic(struct rest *rest, bool is_flexible, struct small_produce
     return rest->is_sound && memcmp(produce->topic, no_topic_id, TOPIC_ID_BYTES) != 0;
 }
 
-bool read_small_produce(const uint8_t *frame, size_t size, struct small_produce *produce)
+bool read_produce_fields(const uint8_t *frame, size_t size, struct small_produce *produce)
 {
-    size_t head_size, topics, partitions, batch_size;
+    size_t head_size, topics, partitions;
     if (!read_head_of_produce(frame, size, produce, &head_size)) {
         return false;
     }
@@ -188,15 +190,17 @@ bool read_small_produce(const uint8_t *frame, size_t size, struct small_produce 
         return false;
     }
     produce->partition = int32_at(take(&rest, 4));
-    if (!take_length(&rest, is_flexible, 4, &batch_size)) {
+    if (!take_length(&rest, is_flexible, 4, &produce->batch.size)) {
         return false;
     }
-    const uint8_t *batch = take(&rest, batch_size);
+    produce->batch.start = take(&rest, produce->batch.size);
     /* No tagged fields of the partition, the topic, or the request; and nothing behind it. */
-    if (!rest.is_sound || (is_flexible && !(take_byte(&rest, 0) && take_byte(&rest, 0) && take_byte(&rest, 0))) || rest.at != rest.end) {
-        return false;
-    }
-    return read_small_batch(batch, batch_size, &produce->batch);
+    return rest.is_sound && (!is_flexible || (take_byte(&rest, 0) && take_byte(&rest, 0) && take_byte(&rest, 0))) && rest.at == rest.end;
+}
+
+bool read_small_produce(const uint8_t *frame, size_t size, struct small_produce *produce)
+{
+    return read_produce_fields(frame, size, produce) && read_small_batch(produce->batch.start, produce->batch.size, &produce->batch);
 }
 
 /* ---------------------------------------------------------------- the answer */

@@ -42,6 +42,11 @@ struct small_produce {
 /* Reads the request in `frame`, from its header on. */
 bool read_small_produce(const uint8_t *frame, size_t size, struct small_produce *produce);
 
+/* Its parts: all but the batch, of which only start and size are set; whether a batch looks like a small one; and the batch. */
+bool read_produce_fields(const uint8_t *frame, size_t size, struct small_produce *produce);
+bool may_be_small_batch(const uint8_t *start, size_t size);
+bool read_small_batch(const uint8_t *start, size_t size, struct small_batch *batch);
+
 /* What is answered where it was written. */
 struct produced {
     int16_t version;

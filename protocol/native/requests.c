@@ -4,6 +4,7 @@
 
 #include "head.h"
 #include "produce.h"
+#include "runs.h"
 
 /* Puts a new reference into a new tuple; false if there is none. */
 static bool put(PyObject *tuple, Py_ssize_t place, PyObject *value)
@@ -111,6 +112,71 @@ PyObject *read_produce(PyObject *module, PyObject *const *arguments, Py_ssize_t 
     return read;
 }
 
+/* Of each batch of a run: where it begins in the buffer, its checksum, and its fields. */
+static PyObject *batches_of(const struct produce_run *run, const struct request *request)
+{
+    PyObject *batches = PyTuple_New((Py_ssize_t)run->count);
+    for (size_t number = 0; batches != NULL && number < run->count; number++) {
+        const struct small_batch *batch = &run->requests[number].batch;
+        PyObject *row = PyTuple_New(3);
+        if (row == NULL || !put_number(row, 0, (int64_t)request->start + (batch->start - request->bytes)) ||
+            !put_number(row, 1, batch->crc) || !put(row, 2, batch_fields(batch))) {
+            Py_XDECREF(row);
+            Py_CLEAR(batches);
+        } else {
+            PyTuple_SetItem(batches, (Py_ssize_t)number, row);
+        }
+    }
+    return batches;
+}
+
+static PyObject *correlation_ids_of(const struct produce_run *run)
+{
+    PyObject *ids = PyTuple_New((Py_ssize_t)run->count);
+    for (size_t number = 0; ids != NULL && number < run->count; number++) {
+        if (!put_number(ids, (Py_ssize_t)number, run->requests[number].correlation_id)) {
+            Py_CLEAR(ids);
+        }
+    }
+    return ids;
+}
+
+PyObject *read_run(PyObject *module, PyObject *const *arguments, Py_ssize_t given)
+{
+    (void)module;
+    struct views views = {.count = 0};
+    struct request request;
+    struct produce_run run;
+    int64_t frame_max;
+    if (!has_arguments(given, 4)) {
+        return NULL;
+    }
+    if (!as_int64(arguments[3], &frame_max) || frame_max < 0 || !view_request(&views, arguments, &request) ||
+        !read_produce_run(request.bytes, request.size, (size_t)frame_max, &run)) {
+        return leave_to_plain_form(&views);
+    }
+    const struct small_produce *first = &run.requests[0];
+    int64_t earliest = INT64_MAX, latest = INT64_MIN;
+    size_t largest = 0, total = 0;
+    for (size_t number = 0; number < run.count; number++) {
+        const struct small_batch *batch = &run.requests[number].batch;
+        earliest = batch->min_timestamp < earliest ? batch->min_timestamp : earliest;
+        latest = batch->max_timestamp > latest ? batch->max_timestamp : latest;
+        largest = batch->size > largest ? batch->size : largest;
+        total += batch->size;
+    }
+    PyObject *read = PyTuple_New(11);
+    if (read != NULL &&
+        (!put_number(read, 0, first->version) || !put(read, 1, correlation_ids_of(&run)) || !put_number(read, 2, first->acks) ||
+         !put_number(read, 3, (int64_t)(request.start + run.size)) || !put(read, 4, topic_of(first)) ||
+         !put_number(read, 5, first->partition) || !put_number(read, 6, earliest) || !put_number(read, 7, latest) ||
+         !put_number(read, 8, (int64_t)largest) || !put_number(read, 9, (int64_t)total) || !put(read, 10, batches_of(&run, &request)))) {
+        Py_CLEAR(read);
+    }
+    release_views(&views);
+    return read;
+}
+
 /* The bytes of a name in ASCII, or of an id: the object's. */
 static bool as_topic(PyObject *object, int16_t version, struct produced *produced)
 {
@@ -130,29 +196,66 @@ static bool as_topic(PyObject *object, int16_t version, struct produced *produce
     return produced->topic != NULL;
 }
 
+/* Reads version, topic, partition, time and log start; what is set for each answer is left 0. */
+static bool as_produced(PyObject *const *arguments, struct produced *produced)
+{
+    int32_t version;
+    *produced = (struct produced){.version = 0};
+    if (!as_int32(arguments[0], &version) || version < 0 || version > INT16_MAX || !as_topic(arguments[2], (int16_t)version, produced) ||
+        !as_int32(arguments[3], &produced->partition) || !as_int64(arguments[5], &produced->log_append_time_ms) ||
+        !as_int64(arguments[6], &produced->log_start_offset)) {
+        return false;
+    }
+    produced->version = (int16_t)version;
+    return true;
+}
+
 PyObject *produce_answer(PyObject *module, PyObject *const *arguments, Py_ssize_t given)
 {
     (void)module;
     struct views views = {.count = 0};
     struct produced produced;
-    int32_t version;
+    size_t size;
     if (!has_arguments(given, 7)) {
         return NULL;
     }
-    if (!as_int32(arguments[0], &version) || version < 0 || version > INT16_MAX || !as_int32(arguments[1], &produced.correlation_id) ||
-        !as_topic(arguments[2], (int16_t)version, &produced) || !as_int32(arguments[3], &produced.partition) ||
-        !as_int64(arguments[4], &produced.base_offset) || !as_int64(arguments[5], &produced.log_append_time_ms) ||
-        !as_int64(arguments[6], &produced.log_start_offset)) {
-        return leave_to_plain_form(&views);
-    }
-    produced.version = (int16_t)version;
-    size_t size = produced_size(&produced);
-    if (size == 0) {
+    if (!as_produced(arguments, &produced) || !as_int32(arguments[1], &produced.correlation_id) ||
+        !as_int64(arguments[4], &produced.base_offset) || (size = produced_size(&produced)) == 0) {
         return leave_to_plain_form(&views);
     }
     PyObject *answer = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
     if (answer != NULL) {
         write_produced(&produced, (uint8_t *)PyBytes_AsString(answer));
+    }
+    return answer;
+}
+
+PyObject *run_answer(PyObject *module, PyObject *const *arguments, Py_ssize_t given)
+{
+    (void)module;
+    struct views views = {.count = 0};
+    struct produced produced;
+    size_t size;
+    if (!has_arguments(given, 7)) {
+        return NULL;
+    }
+    PyObject *ids = arguments[1], *offsets = arguments[4];
+    if (!PyTuple_Check(ids) || !PyTuple_Check(offsets) || PyTuple_Size(ids) != PyTuple_Size(offsets) || PyTuple_Size(ids) > RUN_MAX ||
+        !as_produced(arguments, &produced) || (size = produced_size(&produced)) == 0) {
+        return leave_to_plain_form(&views);
+    }
+    Py_ssize_t count = PyTuple_Size(ids);
+    PyObject *answer = PyBytes_FromStringAndSize(NULL, count * (Py_ssize_t)size);
+    if (answer == NULL) {
+        return NULL;
+    }
+    uint8_t *at = (uint8_t *)PyBytes_AsString(answer);
+    for (Py_ssize_t number = 0; number < count; number++, at += size) {
+        if (!as_int32(item(ids, number), &produced.correlation_id) || !as_int64(item(offsets, number), &produced.base_offset)) {
+            Py_DECREF(answer);
+            return leave_to_plain_form(&views);
+        }
+        write_produced(&produced, at);
     }
     return answer;
 }

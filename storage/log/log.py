@@ -20,7 +20,7 @@ from lowtide.protocol.control_records import read_control_record
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import LeaderEpoch, Offset, TopicId, TopicPartition
 from lowtide.runtime.committer import Barrier
-from lowtide.runtime.filesystem import File
+from lowtide.runtime.filesystem import Buffer, File
 from lowtide.storage.errors import DISK_FULL, DamagedSegmentError, StorageError, is_passing, storage_error
 from lowtide.storage.log.log_moving import MovableLog
 from lowtide.storage.log.log_parts import LogParts
@@ -140,6 +140,49 @@ class Log(MovableLog):
                 self._on_transaction_ended(segment, completed)
         self.move_log_end(last_offset + 1)
         return AppendedBatch(base_offset, last_offset, max_timestamp if config.message_timestamp_type == "LogAppendTime" else -1)
+
+    def append_run_as_leader(
+        self, batches: list[ValidatedBatch], size: int, *, leader_epoch: LeaderEpoch, now_ms: int
+    ) -> tuple[Offset, ...] | None:
+        """`append_as_leader` for batches that follow each other, with one write of their `size` bytes. Returns their base offsets.
+
+        They are of no producer, or of one, in one epoch of it and without a gap between their sequences: a log that accepts the first
+        accepts all. None for what is unusual: one that is refused, a segment that is new or full, a disk without room. Nothing was
+        changed then, and each is appended by itself.
+        Errors: StorageError when the disk fails.
+        """
+        first, base_offset, end = batches[0], self.log_end_offset, self.log_end_offset
+        segment = self._segments.active
+        if (first.producer_id >= 0 and check_producer(self.producer_state, first) is not ACCEPTED) or self.offline or self.unsettled:
+            return None
+        parts: list[Buffer] = []
+        base_offsets = []
+        for batch in batches:
+            parts.append(_PREFIX.pack(end, batch.size_bytes - _LENGTH_END, leader_epoch))
+            parts += batch.tail
+            base_offsets.append(end)
+            end += batch.last_offset_delta + 1
+        latest = max([batch.max_timestamp for batch in batches])
+        if not segment.has_room_for(len(batches), size, end - 1, latest, self.config, now_ms):
+            return None
+        position = segment.size
+        try:
+            segment.write(parts, size)
+        except (OSError, StorageError) as error:
+            self._on_write_failed(error)
+            return None
+        self.disk_full = False
+        interval_bytes = self.config.index_interval_bytes
+        for batch, offset in zip(batches, base_offsets, strict=True):
+            last_offset = offset + batch.last_offset_delta
+            segment.note_batch(last_offset, position, batch.size_bytes, batch.max_timestamp, interval_bytes, offset)
+            position += batch.size_bytes
+            if batch.producer_id >= 0:
+                remember_producer(self.producer_state, batch, offset, now_ms)
+        if leader_epoch != self.leader_epochs.latest:
+            self.leader_epochs.assign(leader_epoch, base_offset)
+        self.move_log_end(end)
+        return tuple(base_offsets)
 
     def _on_transaction_ended(self, segment: Segment, completed: CompletedTransaction) -> None:
         if completed.is_aborted:
@@ -322,11 +365,11 @@ class Log(MovableLog):
         Returns False where nothing was written: one batch, another segment for some, or no room, of which a part of them may be enough.
         """
         count, segment = len(batches), self._segments.active
-        if count == 1 or not segment.size:
+        if count == 1:
             return False
         size, max_timestamp = sum(batch.header.size_bytes for batch in batches), max(batch.header.max_timestamp for batch in batches)
         last_offset = batches[-1].header.last_offset
-        if segment.is_full_for(size, last_offset, max_timestamp, self.config, now_ms, count=count):
+        if not segment.has_room_for(count, size, last_offset, max_timestamp, self.config, now_ms):
             return False
         try:
             segment.write([records[:size]], size, counts=False)

@@ -215,8 +215,8 @@ class Segment(SegmentFile):
 
     # Writing
 
-    def is_full_for(self, size: int, last_offset: Offset, max_timestamp: int, limits: RollLimits, now_ms: int, count: int = 1) -> bool:
-        """Whether a batch of that size, last offset and timestamp belongs into a new segment; or one of `count`, that together are so.
+    def is_full_for(self, size: int, last_offset: Offset, max_timestamp: int, limits: RollLimits, now_ms: int) -> bool:
+        """Whether a batch of that size, last offset and timestamp belongs into a new segment.
 
         Source: Kafka's LogSegment.shouldRoll. The age is counted in the records' own time where the first batch has one.
         """
@@ -229,7 +229,14 @@ class Segment(SegmentFile):
             return True
         assert self._indexes is not None
         # The time index keeps one place for the entry that closing adds, and has the longer entries, though never more of them.
-        return (len(self._indexes[0].relative_offsets) + 1 + count) * TIME_ENTRY_BYTES > limits.segment_index_bytes
+        return (len(self._indexes[0].relative_offsets) + 2) * TIME_ENTRY_BYTES > limits.segment_index_bytes
+
+    def has_room_for(self, batches: int, size: int, last_offset: Offset, max_timestamp: int, limits: RollLimits, now_ms: int) -> bool:
+        """Whether so many batches of `size` bytes together belong into this segment, which has some already: none of them `is_full_for`."""
+        if not self.size or self.is_full_for(size, last_offset, max_timestamp, limits, now_ms):
+            return False
+        assert self._indexes is not None
+        return (len(self._indexes[0].relative_offsets) + 1 + batches) * TIME_ENTRY_BYTES <= limits.segment_index_bytes
 
     def write(self, parts: list[Buffer], size: int, *, counts: bool = True) -> None:
         """Appends the `size` bytes of `parts`, all or nothing. The caller calls `note_batch` for what they are.

@@ -1,4 +1,4 @@
-/* Runs protocol/native/produce.c over mutated Produce requests, without Python: `make sanitize`.
+/* Runs protocol/native/produce.c and runs.c over mutated Produce requests, without Python: `make sanitize`.
 
    fuzz_produce SECONDS SEED. What is looked for is what the sanitizers find; besides, what is read lies within the request, a request that
    was not mutated is read, and an answer has as many bytes as were measured. Inputs are allocated at their exact size. */
@@ -7,8 +7,10 @@
 #include "head.h"
 #include "produce.h"
 #include "records.h"
+#include "runs.h"
 
 #define FRAME_BYTES 4096
+#define FRAMES_MAX 20
 
 static uint8_t *write_number(uint8_t *at, uint64_t value, unsigned bytes)
 {
@@ -138,21 +140,75 @@ static void try_request(const uint8_t *frame, size_t size, int is_whole)
     free(input);
 }
 
+/* Several of a request, each behind its length: of an idempotent producer with the sequences that follow. */
+static size_t write_run(uint8_t *bytes, const uint8_t *frame, size_t size, size_t count)
+{
+    uint8_t *at = bytes;
+    struct small_produce produce;
+    CHECK(read_small_produce(frame, size, &produce));
+    size_t sequence = (size_t)(produce.batch.start - frame) + 53;
+    for (size_t number = 0; number < count; number++) {
+        at = write_number(at, size, 4);
+        memcpy(at, frame, size);
+        (void)write_number(at + 4, number, 4);
+        if (produce.batch.producer_id >= 0) {
+            (void)write_number(at + sequence, number * (size_t)produce.batch.record_count, 4);
+        }
+        at += size;
+    }
+    return (size_t)(at - bytes);
+}
+
+static void try_run(const uint8_t *bytes, size_t size, size_t whole)
+{
+    runs++;
+    struct produce_run run;
+    uint8_t *input = copy(bytes, size);
+    size_t frame_max = next() % 8 == 0 ? next() % 300 : FRAME_BYTES;
+    bool is_read = read_produce_run(input, size, whole ? FRAME_BYTES : frame_max, &run);
+    CHECK(!whole || (whole < 2 && !is_read) || (is_read && run.count == (whole < RUN_MAX ? whole : RUN_MAX)));
+    if (is_read) {
+        CHECK(run.count >= 2 && run.count <= RUN_MAX && run.size <= size);
+        const uint8_t *before = input;
+        for (size_t number = 0; number < run.count; number++) {
+            const struct small_produce *request = &run.requests[number];
+            CHECK(request->batch.start > before && request->topic > before && request->topic < request->batch.start);
+            before = request->batch.start + request->batch.size;
+            CHECK(before <= input + run.size);
+            CHECK(request->version == run.requests[0].version && request->partition == run.requests[0].partition);
+            CHECK(request->batch.producer_id < 0 ? run.requests[0].batch.producer_id < 0
+                                                 : request->batch.producer_id == run.requests[0].batch.producer_id);
+        }
+    }
+    free(input);
+}
+
+static void mutate(uint8_t *bytes, size_t size)
+{
+    for (uint64_t changes = next() % 3; changes > 0; changes--) {
+        bytes[next() % size] = (uint8_t)(next() % 4 == 0 ? 0xff - next() % 3 : next() % 2 ? next() % 4 : next());
+    }
+}
+
 int main(int count, char **arguments)
 {
     long seconds = count > 1 ? atol(arguments[1]) : 10;
     uint64_t seed = count > 2 ? strtoull(arguments[2], NULL, 10) : 1;
     state = seed * 2654435761u + 88172645463325252u;
     time_t end = time(NULL) + seconds;
-    static uint8_t frame[FRAME_BYTES];
+    static uint8_t frame[FRAME_BYTES], bytes[FRAMES_MAX * FRAME_BYTES];
     for (unsigned long round = 0; (round & 1023) != 0 || time(NULL) < end; round++) {
         size_t size = write_request(frame);
         try_request(frame, size, 1);
+        size_t frames = 1 + (next() % 8 ? next() % 4 : next() % FRAMES_MAX), together = write_run(bytes, frame, size, frames);
+        try_run(bytes, together, frames);
+        for (unsigned again = next() % 8; again > 0; again--) {
+            mutate(bytes, together);
+            try_run(bytes, next() % 4 == 0 ? next() % (together + 1) : together, 0);
+        }
         /* Some times more with other bytes: most of the work is to write it. */
         for (unsigned again = next() % 16; again > 0; again--) {
-            for (uint64_t changes = next() % 3; changes > 0; changes--) {
-                frame[next() % size] = (uint8_t)(next() % 4 == 0 ? 0xff - next() % 3 : next() % 2 ? next() % 4 : next());
-            }
+            mutate(frame, size);
             try_request(frame, next() % 4 == 0 ? next() % (size + 1) : size, 0);
         }
     }

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from crc32c import crc32c
 
-from lowtide.broker.network.routes import QuickPath
+from lowtide.broker.network.routes import QuickPath, RunPath
 from lowtide.broker.partitions.delayed.produce import ProduceWait
 from lowtide.broker.partitions.produce.produce_attempt import CURRENT_LEADER_SINCE, ProduceParts, answer_later, count_refused
 from lowtide.broker.partitions.produce.produce_rows import not_appended
@@ -20,7 +20,7 @@ from lowtide.protocol import native
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 from lowtide.protocol.records import ATTRIBUTES_POSITION, MAGIC_POSITION
-from lowtide.protocol.types import ZERO_TOPIC_ID
+from lowtide.protocol.types import NO_TIMESTAMP, ZERO_TOPIC_ID
 from lowtide.replication.partition import Partition
 from lowtide.storage.log.log import AppendedBatch
 from lowtide.storage.log.validator import ValidatedBatch
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from lowtide.broker.pending import Pending
     from lowtide.broker.request_context import Client
     from lowtide.protocol.native import CompiledWalk
+    from lowtide.protocol.native import ProduceRun as Run
     from lowtide.protocol.native import SmallProduce as Asked
 
 
@@ -40,6 +41,7 @@ class SmallProduce:
         self._replicas = parts.replicas
         self._wall_ms = parts.clock.wall_ms
         self._write = compiled.produce_answer
+        self._write_run = compiled.run_answer
 
     def handle(self, asked: Asked, buffer: memoryview, client: Client) -> bytes | ProduceResponse | Pending[ProduceResponse] | None:
         """Append the batch, and answer or promise to; None, without having changed anything, if the request isn't usual after all."""
@@ -70,6 +72,39 @@ class SmallProduce:
             return self._wait(asked, partition, appended, client)
         return self._write(version, correlation_id, topic, index, appended.base_offset, appended.log_append_time_ms, log.log_start_offset)
 
+    def handle_run(self, asked: Run, buffer: memoryview, _client: Client) -> tuple[bytes, int, int] | None:
+        """Append the batches of a run with one write, and answer; None, without having changed anything, if one of them is unusual."""
+        version, correlation_ids, acks, stop, topic, index, earliest, latest, largest, size, rows = asked
+        replicas, image, now_ms = self._replicas, self._replicas.image, self._wall_ms()
+        if image is None:
+            return None
+        name = topic if isinstance(topic, str) else image.topic_names.get(topic, "")
+        partition = replicas.find(name, index)
+        if not isinstance(partition, Partition) or not partition.is_leader or largest > partition.small_batch_bytes:
+            return None
+        rules = partition.rules
+        if (
+            earliest < now_ms - rules.timestamp_before_max_ms
+            or latest > now_ms + rules.timestamp_after_max_ms
+            or (acks != 1 and partition.leadership is not None)
+        ):
+            return None
+        batches = []
+        for start, crc, fields in rows:
+            end = start + fields[0]
+            if crc32c(buffer[start + ATTRIBUTES_POSITION : end]) != crc:
+                return None
+            batch = ValidatedBatch(*fields)
+            batch.tail = (buffer[start + MAGIC_POSITION : end],)
+            batches.append(batch)
+        base_offsets = replicas.append_run(partition, batches, size, now_ms)
+        if base_offsets is None:
+            return None
+        partition.traffic.produce_requests += len(batches)
+        answers = self._write_run(version, correlation_ids, topic, index, base_offsets, NO_TIMESTAMP, partition.log.log_start_offset)
+        assert answers is not None, asked
+        return answers, stop, len(batches)
+
     def _wait(
         self, asked: Asked, partition: Partition, appended: AppendedBatch, client: Client
     ) -> ProduceResponse | Pending[ProduceResponse]:
@@ -96,4 +131,7 @@ def _response(asked: Asked, row: PartitionProduceResponse) -> ProduceResponse:
 def small_produce(parts: ProduceParts) -> QuickPath | None:
     """The quick path over a broker's partitions; None without the compiled module."""
     compiled = native.compiled
-    return None if compiled is None else QuickPath(compiled.read_produce, SmallProduce(parts, compiled).handle)
+    if compiled is None:
+        return None
+    small = SmallProduce(parts, compiled)
+    return QuickPath(compiled.read_produce, small.handle, RunPath(compiled.read_run, small.handle_run))

@@ -18,7 +18,7 @@ from lowtide.broker.network.connection_host import ConnectionHost
 from lowtide.broker.network.dispatcher import Dispatcher
 from lowtide.broker.network.listener_security import ListenerSecurity
 from lowtide.broker.network.login_memory import LOGIN_MEMORY_BYTES
-from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.network.routes import HandlerSpec, QuickPath, RunPath
 from lowtide.broker.network.sasl_connection import FREE_FRAME_BYTES, SaslSettings
 from lowtide.broker.network.server import Server
 from lowtide.broker.security.login import Mechanism
@@ -139,6 +139,32 @@ def simulate(test: Callable[[World], Coroutine[Any, Any, None]], **world: int) -
                 client.writer.close()
 
     run_simulation(main, 1)
+
+
+def test_requests_that_come_together_are_executed_together_only_behind_a_login() -> None:
+    """A run goes past `_on_request`, which knows about logins."""
+    taken: list[int] = []
+
+    def take(buffer: memoryview, position: int, end: int, _frame_max: int) -> Any:
+        taken.append(end - position)
+        return end
+
+    async def test(world: World) -> None:
+        quick = QuickPath(lambda *_: None, lambda *_: None, RunPath(take, lambda end, *_: (b"\0\0\0\1!", end, 2)))
+        spec = HandlerSpec(key=ApiKey.PRODUCE, handle=world._serve, quick=quick)  # noqa: SLF001 - never called
+        world.host.dispatcher.register([spec])
+        content = struct.pack(">hhi", 0, 9, 7) + bytes(10)
+        frames = (struct.pack(">i", len(content)) + content) * 2
+        early, late = await world.client(), await world.client()
+        early.writer.write(frames)
+        assert await early.is_closed()
+        assert not taken
+        assert (await late.log_in()).error_code == 0
+        late.writer.write(frames)
+        assert await late.frame() == b"!"
+        assert taken == [len(frames)]
+
+    simulate(test)
 
 
 def test_a_client_logs_in_and_is_served_as_its_principal() -> None:

@@ -138,6 +138,32 @@ class World:
         }
 
 
+async def in_runs(world: World) -> list[Any]:
+    """Requests that arrive together: alike, of other partitions and versions, with a gap, a damaged one, and an unusual one among them."""
+    seen: list[Any] = []
+    for name in TOPICS:
+        for version, acks in ((3, 1), (9, -1), (13, 1)):
+            await send(world, [world.frame(ONE, name, version=version, acks=acks)] * 5, seen)
+    one, other = world.frame(ONE), world.frame(ONE, "tiny")
+    unusual = world.frame(build_batch([(NOW_MS, None, bytes(100), ())], compression=Compression.GZIP))
+    for frames in ([one, other] * 3, [one, one, other, other], [one] * 40, [one, world.frame(damaged(ONE)), one], [one, one, unusual, one]):
+        await send(world, frames, seen)
+    for acks in (1, -1):
+        for sequences in ((0, 1, 2), (3, 4, 4, 5), (6, 7, 9, 8), (6, 7, 8)):
+            await send(world, [world.frame(producer(3 - acks, sequence), acks=acks) for sequence in sequences], seen)
+    await send(world, [world.frame(build_batch([(NOW_MS - 5000 * number, b"key", b"old", ())]), "young") for number in range(3)], seen)
+    await send(world, [world.frame(ONE, "unknown")] * 3 + [world.frame(ONE, partition=1)] * 3, seen)
+    large = build_batch([(NOW_MS, None, bytes(60_000), ())])
+    for _ in range(10):
+        await send(world, [world.frame(large, "rolled")] * 3, seen)
+    return seen
+
+
+async def send(world: World, frames: list[bytes], seen: list[Any]) -> None:
+    world.writer.write(b"".join(frames))
+    seen += [await world.answer() for _ in frames]
+
+
 async def everything(world: World) -> list[Any]:
     """Requests of all kinds. Returns the answers, and the figures in the end."""
     seen: list[Any] = [await world.ask(ONE, version=version, acks=acks) for version in range(3, 14) for acks in (1, -1)]
@@ -164,7 +190,10 @@ async def everything(world: World) -> list[Any]:
     seen += [await world.answer() for _ in range(5)]
     large = build_batch([(NOW_MS, None, bytes(60_000), ())])
     seen += [await world.ask(large, "rolled") for _ in range(40)]
+    seen += await in_runs(world)
     world.machine.filesystem.capacity_bytes = 0
+    world.writer.write(world.frame(ONE) * 3)
+    seen += [await world.answer() for _ in range(3)]
     seen += [await world.ask(producer(1, 2), version=version) for version in (7, 11, 13)]
     world.machine.filesystem.capacity_bytes = None
     seen += [await world.ask(producer(1, 2)), world.figures()]
@@ -193,8 +222,18 @@ def test_both_forms_give_the_same_answers_records_and_figures(monkeypatch: pytes
         answered.append(handle(self, *arguments))
         return answered[-1]
 
+    ran: list[Any] = []
+    handle_run = SmallProduce.handle_run
+
+    def counted_run(self: SmallProduce, *arguments: Any) -> Any:
+        ran.append(handle_run(self, *arguments))
+        return ran[-1]
+
     monkeypatch.setattr(SmallProduce, "handle", counted)
+    monkeypatch.setattr(SmallProduce, "handle_run", counted_run)
     compiled = simulate(everything)
+    assert sum(done[2] for done in ran if done is not None) > 80, "few came in runs"
+    assert ran.count(None) > 10, "no run was unusual"
     assert sum(type(answer) is bytes for answer in answered) > 2 * USUAL
     assert sum(type(answer) is ProduceResponse for answer in answered) > 5, "the log has refused none"
     assert answered.count(None) > 20, "nothing was unusual"
