@@ -1,0 +1,91 @@
+"""What a large cluster costs, on virtual time: `python -m lowtide.simulation.scale --brokers 30 --topics 100 --partitions 100`.
+
+Prints a line for each stage as it is done: creation, groups, a pass of retention by consumption (KIP-68), the death of the controller and
+its return, restarts one after the other, the loss of a rack. Fails if a partition has no leader ten seconds of virtual time after a death.
+`--json` writes the figures to a file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import sys
+from contextlib import closing
+from typing import Final
+
+import msgspec
+
+from lowtide.runtime.simulated_loop import SimulatedLoop
+from lowtide.simulation.scale_cluster import ScaleCluster, ScaleSpec, Stage
+from lowtide.simulation.scale_stages import SETTINGS, stages
+
+TIME_LIMIT_S: Final = 36_000.0
+
+
+def measure(spec: ScaleSpec, *, tells: bool = False) -> ScaleCluster:
+    """Run all stages. `tells`: print each when it is done."""
+    gc.disable()  # Millions of objects live: it is run between two stages.
+    try:
+        with closing(SimulatedLoop(spec.seed, time_limit_s=TIME_LIMIT_S)) as loop:
+            cluster = ScaleCluster(loop, spec, SETTINGS)
+
+            async def run() -> None:
+                async for stage in stages(cluster):
+                    if tells:
+                        sys.stdout.write(f"{line_of(stage)}\n")
+                        sys.stdout.flush()
+
+            loop.run_until_complete(run())
+            if failures := loop.failures():
+                raise BaseExceptionGroup("unhandled failures", failures)
+            return cluster
+    finally:
+        gc.enable()
+
+
+def line_of(stage: Stage) -> str:
+    """A stage in a line."""
+    written = ", ".join(f"{count} {name}" for name, count in sorted(stage.keys_written.items(), key=lambda row: -row[1])[:4])
+    counts = ", ".join(f"{name} {value:g}" for name, value in stage.counts.items())
+    requests = ", ".join(f"{count} {name}" for name, count in sorted(stage.requests.items(), key=lambda row: -row[1])[:5])
+    return (
+        f"{stage.name}: {stage.virtual_s:.1f} s; {stage.transactions} transactions ({written}); CPU {stage.broker_cpu_s:.1f} s, "
+        f"of one broker {stage.busiest_cpu_s:.2f} s; {stage.resident_mb:.0f} MB; {counts}; {requests}"
+    )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command. Returns its exit code."""
+    parser = argparse.ArgumentParser(description="measure a large simulated cluster")
+    parser.add_argument("--brokers", type=int, default=30)
+    parser.add_argument("--racks", type=int, default=3)
+    parser.add_argument("--topics", type=int, default=100)
+    parser.add_argument("--partitions", type=int, default=100, help="of each topic")
+    parser.add_argument("--groups", type=int, default=1000)
+    parser.add_argument("--restarts", type=int, default=3, help="brokers to restart one after the other")
+    parser.add_argument("--rack-stays-away", action="store_true", help="leave the last stage out: it takes the memory of a rack's brokers")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", help="a file for the figures")
+    options = parser.parse_args(arguments)
+    spec = ScaleSpec(
+        brokers=options.brokers,
+        racks=options.racks,
+        topics=options.topics,
+        partitions_per_topic=options.partitions,
+        groups=options.groups,
+        restarts=options.restarts,
+        returns_rack=not options.rack_stays_away,
+        seed=options.seed,
+    )
+    sys.stdout.write(
+        f"{spec.brokers} brokers, {spec.racks} racks, {spec.topics} topics, {spec.partitions} partitions, {spec.groups} groups\n"
+    )
+    cluster = measure(spec, tells=True)
+    if options.json:
+        with open(options.json, "wb") as file:
+            file.write(msgspec.json.encode({"spec": spec, "stages": cluster.stages}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,275 @@
+"""A large cluster on virtual time: many brokers with many partitions, all of them the real code, and what each stage of its life costs.
+
+A *stage* is something that happens to the cluster (`scale` has them in turn). Measured of it: the virtual time until it is done, the
+transactions and keys that were written to the metadata store, and the CPU time of each broker's own code.
+
+Virtual time has no cost of computing in it: a plan over all partitions takes no time at all here. So a stage's CPU time of the broker that
+had most of it is measured too; what a stage takes on real machines is between the virtual time and the sum of both.
+
+Nothing here is random but for the delays of messages, from the seed. It checks no promises (`cluster_simulation` does).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+import msgspec
+
+from lowtide.metadata import keys
+from lowtide.metadata.image import MetadataImage, PartitionImage
+from lowtide.metadata.store import Batch
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from lowtide.protocol.types import BrokerId, TopicPartition
+from lowtide.runtime.process_figures import ProcessFiguresReader
+from lowtide.runtime.random import Random
+from lowtide.runtime.simulated_loop import SimulatedLoop
+from lowtide.runtime.simulated_node import SimulatedNode
+from lowtide.simulation.chronicle import Chronicle
+from lowtide.simulation.client import WireClient
+from lowtide.simulation.machines import Machine, State
+from lowtide.simulation.shared_store import PREFIX, SharedStore
+
+REPLICAS: Final = 3
+PARTITIONS_PER_REQUEST: Final = 1000
+"""Of CreateTopics."""
+
+STAGE_LIMIT_S: Final = 600.0
+"""Virtual time after which a stage has failed."""
+
+_LOOK_S: Final = 0.1
+_CREATE_TOPICS_VERSION: Final = 7
+_REQUEST_MS: Final = 60_000
+
+
+class ScaleSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """How large the cluster is. Racks have the same number of brokers, or nearly."""
+
+    brokers: int = 5
+    racks: int = 3
+    topics: int = 3
+    partitions_per_topic: int = 100
+    groups: int = 20
+    restarts: int = 2
+    """Brokers that are restarted, one after the other."""
+    returns_rack: bool = True
+    """Whether the rack comes back in the end. What dead brokers had in memory stays until the run ends, and theirs comes on top of it."""
+    session_ms: int = 4000
+    """`broker.session.timeout.ms`: its default."""
+    seed: int = 0
+
+    @property
+    def partitions(self) -> int:
+        """Of all topics of the load."""
+        return self.topics * self.partitions_per_topic
+
+
+class Stage(msgspec.Struct, frozen=True, kw_only=True):
+    """What a stage cost. `broker_cpu_s` is of all brokers together, `busiest_cpu_s` of the one that had most of it."""
+
+    name: str
+    virtual_s: float
+    transactions: int
+    keys_written: dict[str, int]
+    """By the first part of the key."""
+    broker_cpu_s: float
+    busiest_cpu_s: float
+    requests: dict[str, int]
+    """That brokers answered, by API."""
+    resident_mb: float
+    counts: dict[str, float] = {}
+
+
+class NodeCpu(set[SimulatedNode | None]):
+    """Takes the place of `SimulatedLoop.ran`, which is told of each callback before it runs: adds the thread's CPU time up by node."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ns: Counter[str] = Counter()
+        self._current: SimulatedNode | None = None
+        self._since_ns = time.thread_time_ns()
+
+    def add(self, node: SimulatedNode | None) -> None:
+        """A callback of `node` is about to run."""
+        if node is not self._current:
+            self.charge()
+            self._current = node
+
+    def clear(self) -> None:
+        """Time moves on."""
+
+    def charge(self) -> None:
+        """Account for the time up to now."""
+        now_ns = time.thread_time_ns()
+        self.ns["" if self._current is None else self._current.name] += now_ns - self._since_ns
+        self._since_ns = now_ns
+
+
+class ScaleCluster:
+    """The brokers, their store, and a measure of both."""
+
+    def __init__(self, loop: SimulatedLoop, spec: ScaleSpec, settings: dict[str, str]) -> None:
+        """`settings` are of all brokers, besides those of their machines."""
+        self.loop = loop
+        self.spec = spec
+        self.shared = SharedStore(loop, Random(spec.seed + 1))
+        self.chronicle = Chronicle(loop.time)
+        self.stages: list[Stage] = []
+        self.cpu = NodeCpu()
+        self.keys_written: Counter[str] = Counter()
+        self.transactions = 0
+        self._read_figures = ProcessFiguresReader()
+        loop.ran = self.cpu
+        random = Random(spec.seed)
+        self.machines = [
+            Machine(
+                loop=loop,
+                shared=self.shared,
+                broker_id=broker_id,
+                random=Random(random.getrandbits(64)),
+                settings={
+                    "log.dirs": "/a",
+                    "broker.rack": f"rack-{broker_id % spec.racks}",
+                    "broker.session.timeout.ms": str(spec.session_ms),
+                    "auto.create.topics.enable": "false",
+                }
+                | settings,
+                chronicle=self.chronicle,
+                effects=Counter(),
+            )
+            for broker_id in range(1, spec.brokers + 1)
+        ]
+
+    @property
+    def image(self) -> MetadataImage:
+        """The metadata as they stand in the store."""
+        self.shared.follow(self._on_batch)
+        return self.shared.image
+
+    def _on_batch(self, _before: MetadataImage, batch: Batch) -> None:
+        self.transactions += 1
+        for event in batch.events:
+            name = event.key.removeprefix(PREFIX)
+            self.keys_written[(name.split(b"/", 1)[0] if b"/" in name else name).decode()] += 1
+
+    def partitions(self) -> list[tuple[str, int, PartitionImage]]:
+        """All partitions of all topics."""
+        return [(topic.name, number, state) for topic in self.image.topics.values() for number, state in enumerate(topic.partitions)]
+
+    def machine(self, broker_id: BrokerId) -> Machine:
+        """The machine of a broker."""
+        return self.machines[broker_id - 1]
+
+    def up(self) -> list[Machine]:
+        """The machines whose brokers serve."""
+        return [machine for machine in self.machines if machine.state is State.UP]
+
+    # Stages
+
+    async def stage(self, name: str, work: Coroutine[Any, Any, dict[str, float] | None]) -> Stage:
+        """Do the work, and measure it. Errors: what the work raises; HistoryError where a broker reported a bug."""
+        gc.collect()
+        self.cpu.charge()
+        before_ns, began_s, requests = Counter(self.cpu.ns), self.loop.time(), self._requests()
+        _ = self.image
+        transactions, written = self.transactions, Counter(self.keys_written)
+        counts = await work
+        virtual_s = self.loop.time() - began_s
+        self.cpu.charge()
+        spent = {host: (ns - before_ns[host]) / 1e9 for host, ns in self.cpu.ns.items() if host}
+        _ = self.image
+        self.chronicle.raise_violation()
+        answered: Counter[str] = Counter()
+        for (_, _, api), count in (self._requests() - requests).items():
+            answered[api] += count
+        stage = Stage(
+            name=name,
+            virtual_s=virtual_s,
+            transactions=self.transactions - transactions,
+            keys_written=dict(self.keys_written - written),
+            broker_cpu_s=sum(spent.values()),
+            busiest_cpu_s=max(spent.values(), default=0.0),
+            requests=dict(answered),
+            resident_mb=self._read_figures().resident_bytes / 1e6,
+            counts=counts or {},
+        )
+        self.stages.append(stage)
+        return stage
+
+    def _requests(self) -> Counter[tuple[str, int, str]]:
+        """What each life of a broker has answered, by host, life and API. What one that dies answered in its last stage isn't seen."""
+        return Counter(
+            {
+                (machine.host, machine.lives, name): times.count
+                for machine in self.machines
+                if machine.broker is not None and machine.broker.serving is not None
+                for name, times in machine.broker.serving.host.dispatcher.times.by_name.items()
+            }
+        )
+
+    async def until(self, condition: Callable[[], bool], what: str, look_s: float = _LOOK_S) -> None:
+        """Wait. Errors: TimeoutError after a long time."""
+        limit_s = self.loop.time() + STAGE_LIMIT_S
+        while not condition():
+            if self.loop.time() > limit_s:
+                raise TimeoutError(f"not within {STAGE_LIMIT_S} s of virtual time: {what}")
+            await asyncio.sleep(look_s)
+
+    # What the cluster is asked
+
+    async def start(self) -> None:
+        """Start all brokers at once."""
+        for machine in self.machines:
+            machine.start()
+        await self.until(lambda: len(self.up()) == len(self.machines), "all brokers serve")
+        await self.until(lambda: self.image.controller_id > 0, "there is a controller")
+
+    def controller(self) -> Machine:
+        """The machine of the controller."""
+        return self.machine(self.image.controller_id)
+
+    async def ask(self, machine: Machine, request: Any, version: int) -> Any:
+        """Send one request over a connection of its own."""
+        client = await WireClient.connect(*machine.address)
+        try:
+            return await client.request(request, version)
+        finally:
+            client.close()
+
+    async def create_topics(self, names: list[str], partitions: int, configs: dict[str, str] | None = None) -> None:
+        """Create topics, some thousand partitions a request."""
+        count = max(PARTITIONS_PER_REQUEST // partitions, 1)
+        rows = [CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items()]
+        for start in range(0, len(names), count):
+            topics = [
+                CreatableTopic(name=name, num_partitions=partitions, replication_factor=REPLICAS, assignments=[], configs=rows)
+                for name in names[start : start + count]
+            ]
+            answer = await self.ask(self.controller(), CreateTopicsRequest(topics=topics, timeout_ms=_REQUEST_MS), _CREATE_TOPICS_VERSION)
+            errors = {ErrorCode(row.error_code) for row in answer.topics} - {ErrorCode.NONE}
+            assert not errors, errors
+
+    # How the cluster is
+
+    def leaderless(self) -> int:
+        """Partitions whose leader, as the store has it, isn't alive, or doesn't know that it leads."""
+        up = {machine.broker_id: machine.broker.replicas for machine in self.up() if machine.broker is not None}
+        without = 0
+        for name, number, state in self.partitions():
+            replicas = up.get(state.leader)
+            partition = None if replicas is None else replicas.partitions.get(TopicPartition(name, number))
+            without += partition is None or not partition.is_leader or partition.leader_epoch != state.leader_epoch
+        return without
+
+    def out_of_sync(self) -> int:
+        """Partitions that lack a member of their ISR."""
+        return sum(len(state.isr) < len(state.replicas) for _, _, state in self.partitions())
+
+
+PARTITIONS: Final = keys.PARTITIONS.decode().rstrip("/")
+"""What `Stage.keys_written` calls the keys of partitions."""

@@ -1,0 +1,247 @@
+"""What happens to a large simulated cluster, a stage at a time: `scale` has them done and prints what they cost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+from lowtide.protocol.batch_building import build_batch
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.find_coordinator import FindCoordinatorRequest
+from lowtide.protocol.messages.heartbeat import HeartbeatRequest
+from lowtide.protocol.messages.incremental_alter_configs import AlterableConfig, AlterConfigsResource, IncrementalAlterConfigsRequest
+from lowtide.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from lowtide.protocol.messages.leave_group import LeaveGroupRequest
+from lowtide.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
+from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from lowtide.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from lowtide.protocol.types import BrokerId, TopicPartition
+from lowtide.runtime.clock import SIMULATION_WALL_START_MS
+from lowtide.simulation.client import WireClient
+from lowtide.simulation.machines import Machine, State
+from lowtide.simulation.scale_cluster import ScaleCluster, Stage
+
+SETTINGS: Final = {
+    "offsets.topic.replication.factor": "3",
+    "group.initial.rebalance.delay.ms": "0",
+    "log.retention.commitoffset.enable": "true",
+    "log.retention.check.interval.ms": "20000",
+}
+"""Of the brokers. Retention looks more often than by default, so that a pass is soon."""
+
+TOPIC: Final = "scale"
+CONSUMED: Final = "consumed"
+"""The topic that all groups have consumed, and from which records go for that."""
+
+CONSUMED_PER_BROKER: Final = 10
+"""Its partitions, if there are as many groups."""
+
+RECORDS: Final = 3
+"""In each of its partitions, a segment each."""
+
+IDLE_S: Final = 10.0
+LEADERS_WITHIN_S: Final = 10.0
+GROUPS_AT_ONCE: Final = 50
+ASKED: Final = "DescribeConsumedOffsets"
+"""By this name brokers count the question of a pass."""
+
+_CONSUMED_MS: Final = 1000
+_TIMEOUT_MS: Final = 30_000
+_SESSION_MS: Final = 45_000
+_PRODUCE_VERSION: Final = 7
+_JOIN_VERSION, _SYNC_VERSION, _COMMIT_VERSION, _HEARTBEAT_VERSION, _FIND_VERSION, _ALTER_VERSION, _LEAVE_VERSION = 3, 2, 5, 2, 2, 1, 1
+_TOPIC_RESOURCE, _SET = 2, 0
+_ALL_IN_SYNC: Final = -1
+
+
+async def stages(cluster: ScaleCluster) -> AsyncIterator[Stage]:
+    """All of them, in turn."""
+    yield await cluster.stage("start", cluster.start())
+    yield await cluster.stage("create", create(cluster))
+    yield await cluster.stage("idle", idle())
+    yield await cluster.stage("groups", groups(cluster))
+    yield await cluster.stage("consumed", consumed(cluster))
+    dead = [cluster.controller()]
+    yield await cluster.stage("death of the controller", death(cluster, dead))
+    yield await cluster.stage("return", returned(cluster, dead))
+    for machine in cluster.machines[: cluster.spec.restarts]:
+        yield await cluster.stage(f"restart of {machine.host}", restart(cluster, machine))
+    rack = [machine for machine in cluster.machines if machine.broker_id % cluster.spec.racks == 0]
+    yield await cluster.stage("loss of a rack", death(cluster, rack))
+    if cluster.spec.returns_rack:
+        yield await cluster.stage("return of the rack", returned(cluster, rack))
+
+
+async def create(cluster: ScaleCluster) -> dict[str, float]:
+    """All topics, until every partition is led and in sync."""
+    spec = cluster.spec
+    await cluster.create_topics([f"{TOPIC}-{number}" for number in range(spec.topics)], spec.partitions_per_topic)
+    await _until_well(cluster)
+    return {"partitions": spec.partitions}
+
+
+async def idle() -> dict[str, float]:
+    """Nothing happens."""
+    await asyncio.sleep(IDLE_S)
+    return {"seconds": IDLE_S}
+
+
+# Groups
+
+
+async def groups(cluster: ScaleCluster) -> dict[str, float]:
+    """Each group has a member that joins, commits one offset, sends a heartbeat and leaves; all records of `CONSUMED` are consumed then."""
+    spec = cluster.spec
+    if not spec.groups:
+        return {}
+    partitions = min(spec.groups, CONSUMED_PER_BROKER * spec.brokers)
+    await cluster.create_topics([CONSUMED], partitions, {"internal.segment.bytes": "200"})
+    await _until_well(cluster)
+    for number in range(partitions):
+        await _produce(cluster, number)
+    await _coordinator(cluster, "group-0")  # Has the topic of groups created.
+    await _until_well(cluster)
+    for start in range(0, spec.groups, GROUPS_AT_ONCE):
+        ids = range(start, min(start + GROUPS_AT_ONCE, spec.groups))
+        await asyncio.gather(*(_consume(cluster, f"group-{number}", number % partitions) for number in ids))
+    return {"groups": spec.groups}
+
+
+async def _produce(cluster: ScaleCluster, number: int) -> None:
+    """Some records that are an hour old, each a batch."""
+    leader = cluster.machine(cluster.image.topics[CONSUMED].partitions[number].leader)
+    records = build_batch([(SIMULATION_WALL_START_MS - 3_600_000, None, b"x" * 50, ())])
+    client = await WireClient.connect(*leader.address)
+    for _ in range(RECORDS):
+        rows = [TopicProduceData(name=CONSUMED, partition_data=[PartitionProduceData(index=number, records=records)])]
+        request = ProduceRequest(acks=_ALL_IN_SYNC, timeout_ms=_TIMEOUT_MS, topic_data=rows)
+        answer = await client.request(request, _PRODUCE_VERSION)
+        assert answer.responses[0].partition_responses[0].error_code == ErrorCode.NONE, answer
+    client.close()
+
+
+async def _coordinator(cluster: ScaleCluster, group_id: str) -> Machine:
+    found: list[Machine] = []
+
+    async def look() -> None:
+        answer = await cluster.ask(cluster.up()[0], FindCoordinatorRequest(key=group_id, key_type=0), _FIND_VERSION)
+        if answer.error_code == ErrorCode.NONE:
+            found.append(cluster.machine(answer.node_id))
+
+    while not found:
+        await look()
+        await asyncio.sleep(0.05)
+    return found[0]
+
+
+async def _consume(cluster: ScaleCluster, group_id: str, number: int) -> None:
+    client = await WireClient.connect(*(await _coordinator(cluster, group_id)).address)
+
+    async def ask(request: Any, version: int) -> Any:
+        answer = await client.request(request, version)
+        while answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            await asyncio.sleep(0.05)
+            answer = await client.request(request, version)
+        assert answer.error_code == ErrorCode.NONE, answer
+        return answer
+
+    joined = await ask(
+        JoinGroupRequest(
+            group_id=group_id,
+            session_timeout_ms=_SESSION_MS,
+            rebalance_timeout_ms=_SESSION_MS,
+            member_id="",
+            protocol_type="consumer",
+            protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
+        ),
+        _JOIN_VERSION,
+    )
+    of_member = {"group_id": group_id, "generation_id": joined.generation_id, "member_id": joined.member_id}
+    assigned = [SyncGroupRequestAssignment(member_id=joined.member_id, assignment=b"")]
+    await ask(SyncGroupRequest(**of_member, assignments=assigned), _SYNC_VERSION)
+    row = OffsetCommitRequestPartition(partition_index=number, committed_offset=RECORDS, committed_metadata=None)
+    commit = OffsetCommitRequest(
+        group_id=group_id,
+        generation_id_or_member_epoch=joined.generation_id,
+        member_id=joined.member_id,
+        topics=[OffsetCommitRequestTopic(name=CONSUMED, partitions=[row])],
+    )
+    answer = await client.request(commit, _COMMIT_VERSION)
+    assert answer.topics[0].partitions[0].error_code == ErrorCode.NONE, answer
+    await ask(HeartbeatRequest(**of_member), _HEARTBEAT_VERSION)
+    await ask(LeaveGroupRequest(group_id=group_id, member_id=joined.member_id), _LEAVE_VERSION)
+    client.close()
+
+
+async def consumed(cluster: ScaleCluster) -> dict[str, float]:
+    """What all groups have consumed is let go of: the pass of retention of each broker asks each coordinator once (KIP-68)."""
+    if not cluster.spec.groups:
+        return {}
+    config = AlterableConfig(name="retention.commitoffset.ms", config_operation=_SET, value=str(_CONSUMED_MS))
+    resource = AlterConfigsResource(resource_type=_TOPIC_RESOURCE, resource_name=CONSUMED, configs=[config])
+    request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
+    answer = await cluster.ask(cluster.controller(), request, _ALTER_VERSION)
+    assert answer.responses[0].error_code == ErrorCode.NONE, answer
+    partitions = cluster.image.topics[CONSUMED].partitions
+
+    def log_start(number: int, leader: BrokerId) -> int:
+        broker = cluster.machine(leader).broker
+        assert broker is not None
+        assert broker.replicas is not None
+        return broker.replicas.partitions[TopicPartition(CONSUMED, number)].log.log_start_offset
+
+    def are_gone() -> bool:
+        return all(log_start(number, state.leader) == RECORDS for number, state in enumerate(partitions))
+
+    await cluster.until(are_gone, "all consumed records are gone")
+    asking = {state.leader for state in partitions}
+    coordinators = {state.leader for state in cluster.image.topics["__consumer_offsets"].partitions}
+    return {
+        "brokers that ask": len(asking),
+        "coordinators": len(coordinators),
+        "questions, at one each": sum(coordinator != broker for broker in asking for coordinator in coordinators),
+    }
+
+
+# Brokers that go and come
+
+
+async def death(cluster: ScaleCluster, dead: list[Machine]) -> dict[str, float]:
+    """These are killed; until every partition has a leader that lives and leads. Errors: AssertionError where that takes too long."""
+    ids = {machine.broker_id for machine in dead}
+    led = sum(state.leader in ids for _, _, state in cluster.partitions())
+    began_s = cluster.loop.time()
+    for machine in dead:
+        machine.kill()
+    await cluster.until(lambda: cluster.leaderless() == 0, "every partition has a leader")
+    took_s = cluster.loop.time() - began_s
+    assert took_s < LEADERS_WITHIN_S, f"every partition has a leader only after {took_s:.1f} s"
+    return {"brokers": len(dead), "leaders lost": led}
+
+
+async def returned(cluster: ScaleCluster, dead: list[Machine]) -> dict[str, float]:
+    """They are started again; until all replicas are in sync."""
+    for machine in dead:
+        machine.start()
+    await _until_well(cluster)
+    return {"brokers": len(dead)}
+
+
+async def restart(cluster: ScaleCluster, machine: Machine) -> dict[str, float]:
+    """It is stopped in order and started again; until all replicas are in sync."""
+    began_s = cluster.loop.time()
+    machine.stop()
+    await cluster.until(lambda: machine.state is State.DOWN, "it has stopped")
+    stopped_s = cluster.loop.time() - began_s
+    without = cluster.leaderless()
+    machine.start()
+    await _until_well(cluster)
+    return {"stopped after, s": stopped_s, "without a leader when it was down": without}
+
+
+async def _until_well(cluster: ScaleCluster) -> None:
+    def is_well() -> bool:
+        return len(cluster.up()) == len(cluster.machines) and cluster.out_of_sync() == 0 and cluster.leaderless() == 0
+
+    await cluster.until(is_well, "all brokers serve, and all replicas are in sync")
