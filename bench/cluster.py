@@ -66,6 +66,11 @@ class ClusterTarget(Target):
         """The directory of their data."""
         return self._directory or self.scratch
 
+    @property
+    def etcd(self) -> EtcdProcess | None:
+        """The etcd that was started for them."""
+        return self._etcd
+
     def connect(self) -> Client:
         """A connection to the first broker that accepts one. Errors: OSError."""
         for member in self.members:

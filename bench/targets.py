@@ -30,7 +30,8 @@ from .usage import UNKNOWN, cpu_seconds, processes, resident_bytes
 
 LOOPBACK = "127.0.0.1"
 START_LIMIT_S = 120.0
-STOP_LIMIT_S = 30.0
+STOP_LIMIT_S = 120.0
+"""A broker of ten thousand partitions syncs each of them when it stops."""
 _POLL_S = 0.002
 
 LOWTIDE = (

@@ -145,6 +145,15 @@ class EtcdProcess:
         """Forget everything before `revision`."""
         self._ask("kv/compaction", {"revision": str(revision), "physical": True})
 
+    def defragment(self) -> None:
+        """Have the file of the database written again without its free pages."""
+        self._ask("maintenance/defragment", {})
+
+    def sizes(self) -> tuple[int, int, int]:
+        """The bytes of the database, those in use, and the revision."""
+        status = self._ask("maintenance/status", {})
+        return int(status["dbSize"]), int(status["dbSizeInUse"]), int(status["header"]["revision"])
+
     def save(self, path: Path) -> None:
         """Make a backup, as etcd's guide to disaster recovery says."""
         self._control("snapshot", "save", str(path), "--endpoints", self.endpoint)
