@@ -11,13 +11,14 @@ Source: KIP-497; Kafka's "Cached zkVersion not equal, skip updating ISR" (KAFKA-
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from lowtide.metadata.changes import ChangePlan
 from lowtide.metadata.errors import ConflictError, FencedError, NotControllerError, SessionError
 from lowtide.metadata.store import AmbiguousError, LeaseGoneError, UnavailableError
 from lowtide.metadata.writer import Retry
-from lowtide.replication.alter_partition import plan_alter_partition, take_batch
+from lowtide.replication.alter_partition import BATCH_PARTITIONS, plan_alter_partition, take_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,8 +61,7 @@ class IsrChanges:
         self._session = session
         self._spawn = spawn
         self._log = log
-        self._waiting: dict[int, _Change] = {}
-        self._order = 0
+        self._waiting: deque[_Change] = deque()
         self._running = False
 
     def submit(
@@ -77,8 +77,7 @@ class IsrChanges:
             self._spawn(self._run(), name=f"isr-changes-{self._session.broker_id}")
 
     def _enqueue(self, change: _Change) -> None:
-        self._order += 1
-        self._waiting[self._order] = change
+        self._waiting.append(change)
 
     async def _run(self) -> None:
         retry = Retry()
@@ -94,13 +93,15 @@ class IsrChanges:
             self._running = False
 
     def _take(self) -> list[_Change]:
-        """The next changes that go into one transaction."""
-        current = [(number, change) for number, change in self._waiting.items() if change.is_current]
-        self._waiting = dict(current)
-        count = take_batch([(change.leadership, change.proposal) for _, change in current])
-        for number, _ in current[:count]:
-            del self._waiting[number]
-        return [change for _, change in current[:count]]
+        """The next changes that go into one transaction. What waits behind them isn't looked at: it may be ten thousand others."""
+        current: list[_Change] = []
+        while self._waiting and len(current) < BATCH_PARTITIONS:
+            change = self._waiting.popleft()
+            if change.is_current:
+                current.append(change)
+        count = take_batch([(change.leadership, change.proposal) for change in current])
+        self._waiting.extendleft(reversed(current[count:]))
+        return current[:count]
 
     async def _write(self, batch: list[_Change]) -> bool:
         """Write them together; after a conflict each alone. Returns whether the store answered."""

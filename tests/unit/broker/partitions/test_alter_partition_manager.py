@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
-from lowtide.broker.partitions.alter_partition_manager import IsrChanges
+import pytest
+
+from lowtide.broker.partitions.alter_partition_manager import IsrChanges, _Change
 from lowtide.metadata import keys
 from lowtide.metadata.errors import ConflictError
 from lowtide.metadata.store import ABSENT, AmbiguousError, Compare, UnavailableError
@@ -90,6 +93,20 @@ def test_changes_proposed_together_are_written_together_and_count_until_the_imag
     assert leadership.maximal_isr == {1, 2, 3}
     leadership.follow(partition_of((1, 2), (1, 2), revision=11))
     assert (leadership.proposal, leadership.maximal_isr) == (None, {1, 2})
+
+
+def test_a_batch_looks_only_at_the_changes_that_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = Counter[object]()
+    is_current = _Change.is_current.fget  # type: ignore[attr-defined]
+
+    def spied(change: _Change) -> bool:
+        looks[change] += 1
+        return bool(is_current(change))
+
+    monkeypatch.setattr(_Change, "is_current", property(spied))
+    world = simulate(20 * BATCH_PARTITIONS)
+    assert sizes(world.session) == [BATCH_PARTITIONS] * 20
+    assert set(looks.values()) == {1}
 
 
 def test_after_a_conflict_each_is_written_alone_and_the_refused_one_waits_for_a_newer_image() -> None:
