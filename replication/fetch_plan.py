@@ -144,11 +144,17 @@ class FetchPlan:
         self.touch(following)
 
     def on_disk(self) -> None:
-        """Something that partitions wait for is done, or may be."""
+        """Something that partitions wait for is done, or may be. Looks at all that wait: once for many, not for each."""
         for key, following in list(self._awaited.items()):
             if not _awaits_disk(following):
                 del self._awaited[key]
                 self.touch(following)
+
+    def on_disk_of(self, following: Following) -> None:
+        """Something that this partition waits for is done, or may be."""
+        if following.key in self._awaited and not _awaits_disk(following):
+            del self._awaited[following.key]
+            self.touch(following)
 
     @property
     def next_due_ms(self) -> int | None:

@@ -133,7 +133,7 @@ class ReplicaFetcher:
         following = self.plan.followed.get(key)
         if following is not None:
             self.plan.touch(following)
-        self.plan.on_disk()
+            self.plan.on_disk_of(following)
         self._wake.set()
 
     def on_leader_changed(self) -> None:

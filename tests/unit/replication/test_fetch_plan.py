@@ -9,6 +9,7 @@ import pytest
 
 from lowtide.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from lowtide.protocol.types import TopicPartition
+from lowtide.replication import fetch_plan
 from lowtide.replication.fetch_plan import SHORT_WAIT_MS, THROTTLE_MS_MAX, FetchLimits, FetchPlan
 from lowtide.replication.follower import Following
 from lowtide.replication.follower_reads import FollowerReads
@@ -128,3 +129,28 @@ def test_a_long_throttle_is_checked_again_before_it_is_over() -> None:
     plan.add(following(0))
     plan.next_fetch(0, EPOCH, LIMITS)
     assert plan.next_due_ms == THROTTLE_MS_MAX
+
+
+def test_a_partition_that_the_disk_is_done_with_costs_no_look_at_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = FetchPlan(1)
+    all_of_them = [following(number) for number in range(COUNT)]
+    for each in all_of_them:
+        plan.add(each)
+        each.log.unsettled = 1
+        plan.wait_for_disk(each)
+    looks: list[Following] = []
+    awaits = fetch_plan._awaits_disk
+
+    def spied(each: Following) -> bool:
+        looks.append(each)
+        return awaits(each)
+
+    monkeypatch.setattr(fetch_plan, "_awaits_disk", spied)
+    for each in all_of_them:
+        each.log.unsettled = 0
+        plan.on_disk_of(each)
+    assert looks == all_of_them
+    assert plan.hold_ms(0) == 0
+    fetch = plan.next_fetch(0, EPOCH, LIMITS)
+    assert fetch is not None
+    assert sum(len(topic.partitions) for topic in fetch.request.topics) == COUNT
