@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import shutil
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from lowtide.testing.etcd import missing
 
 from .cluster_processes import LIMIT_S, ClusterProcesses
+from .working_clients import working_clients
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
@@ -71,12 +75,12 @@ class Load:
         assert len(seen) == len(self.written), "something was written twice"
 
 
-async def until_on(cluster: ClusterProcesses, *brokers: int) -> None:
+async def until_on(cluster: ClusterProcesses, *brokers: int, topics: Iterable[str] = (TOPIC,)) -> None:
     """Returns when each partition has its replicas there, as the broker that is asked knows them: it may learn so a little later."""
 
     async def are_there() -> bool:
-        answer = await cluster.metadata(cluster.awake[0], TOPIC)
-        return [sorted(row.replica_nodes) for row in answer.topics[0].partitions] == [list(brokers)] * PARTITIONS
+        answer = await cluster.metadata(cluster.awake[0], *topics)
+        return all(sorted(row.replica_nodes) == list(brokers) for topic in answer.topics for row in topic.partitions)
 
     await cluster.until(f"the replicas are on {brokers}", are_there)
 
@@ -112,3 +116,30 @@ async def test_a_broker_is_drained_returns_and_is_replaced(tmp_path: Path) -> No
                 assert [row["broker"] for row in (await lowtide(cluster, "status"))["brokers"]] == [2, 3, 4]
             finally:
                 load.stopping.set()
+
+
+async def test_no_client_meets_an_error_while_a_broker_is_drained_replaced_and_returns(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Broker 1 leads all, and coordinates groups. It is drained, stopped, started with an empty disk, and gets all back."""
+    caplog.set_level(logging.CRITICAL, logger="kafka")
+    caplog.set_level(logging.CRITICAL, logger="aiokafka")
+    undo = tmp_path / "undo.json"
+    async with ClusterProcesses(tmp_path / "brokers", "offsets.topic.num.partitions=3", brokers=4) as cluster:
+        async with working_clients(cluster, groups=True) as clients:
+            topics = clients.topics.values()
+            await lowtide(cluster, "drain", 1, "--yes", "--undo", undo, "--throttle", 50_000_000)
+            await until_on(cluster, 2, 3, 4, topics=topics)
+            await clients.go_on()
+            assert await cluster.terminate(1) == 0
+            await clients.go_on()
+            shutil.rmtree(cluster.directories[1])
+            await cluster.start(1)
+            await lowtide(cluster, "move", "--file", undo, "--yes", "--throttle", 50_000_000)
+            await until_on(cluster, 1, 2, 3, topics=topics)
+            await lowtide(cluster, "elect")
+            for topic in topics:
+                assert (await cluster.until_in_sync(topic)).leader_id == 1
+            await clients.go_on()
+        await clients.check_ends(cluster)
+        cluster.check_no_faults()
