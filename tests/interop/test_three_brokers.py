@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import threading
 import time
 from collections import defaultdict
@@ -140,6 +141,27 @@ def kill_each_in_turn(cluster: LowtideCluster) -> None:
         until(lambda: all(len(row.isrs) == len(row.replicas) for row in partitions_of(cluster)))
 
 
+def lowtide(cluster: LowtideCluster, *words: str) -> None:
+    """Run `lowtide cluster`. Errors: AssertionError with what it says."""
+    command = [sys.executable, "-m", "lowtide.cli.main", "cluster", *words, "--bootstrap-server", cluster.bootstrap]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WORK_LIMIT_S, check=False)
+    assert done.returncode == 0, (words, done.stdout, done.stderr)
+
+
+def drain_each_in_turn(cluster: LowtideCluster, undo: Path) -> None:
+    """Each gives its replicas away, stops, starts and gets them back; all groups' coordinators move too."""
+    for broker_id in cluster.broker_ids:
+        lowtide(cluster, "drain", str(broker_id), "--yes", "--undo", str(undo), "--throttle", "50000000")
+        until(lambda broker_id=broker_id: all(broker_id not in row.replicas for row in partitions_of(cluster)))
+        cluster.stop_broker(broker_id)
+        time.sleep(REST_S)
+        cluster.start_broker(broker_id)
+        lowtide(cluster, "move", "--file", str(undo), "--yes")
+        lowtide(cluster, "elect")
+        time.sleep(REST_S)
+        undo.unlink()
+
+
 def said(lines: list[dict[str, Any]], what: str) -> list[dict[str, Any]]:
     """The lines of this name."""
     return [line for line in lines if line["what"] == what]
@@ -187,6 +209,36 @@ def test_the_java_client_continues_while_each_broker_fails_and_returns(three: Lo
 
 def test_franz_go_continues_while_each_broker_fails_and_returns(three: LowtideCluster, go: FranzGo) -> None:
     work_while_brokers_die(three, go.command("work", topic="go-work", timeout=f"{WORK_LIMIT_S}s"))
+
+
+@pytest.fixture(scope="module")
+def four() -> Iterator[LowtideCluster]:
+    """Four brokers, so that one can give its replicas away."""
+    with LowtideCluster(brokers=4, config={"min.insync.replicas": "2", "offsets.topic.num.partitions": "4"}) as cluster:
+        yield cluster
+
+
+def work_while_brokers_are_drained(cluster: LowtideCluster, command: list[str], undo: Path) -> None:
+    """No client fails, and no commit does: unlike a death, it costs no group its member."""
+    work = Working(command, 2 * WORK_LIMIT_S)
+    try:
+        work.until_started()
+        drain_each_in_turn(cluster, undo)
+        work.end()
+    finally:
+        work.close()
+    judge(work.lines)
+    assert [line["errors"] for line in said(work.lines, "commits that failed")] == [[], []]
+
+
+def test_the_java_client_continues_while_each_broker_is_drained_and_returns(four: LowtideCluster, jars: Path, tmp_path: Path) -> None:
+    command = JavaClient(jars, four.bootstrap, tmp_path / "java").command("work")
+    work_while_brokers_are_drained(four, command, tmp_path / "undo.json")
+
+
+def test_franz_go_continues_while_each_broker_is_drained_and_returns(four: LowtideCluster, franz_go_program: Path, tmp_path: Path) -> None:
+    command = FranzGo(franz_go_program, four.bootstrap).command("work", topic="go-work", timeout=f"{2 * WORK_LIMIT_S}s")
+    work_while_brokers_are_drained(four, command, tmp_path / "undo.json")
 
 
 def test_a_java_consumer_at_a_follower_stays_there_while_records_behind_it_are_deleted(java_client: JavaClient) -> None:
