@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from .trend import Trend, trend, warm
 
-GAIN_ALLOWED = 0.05
-"""A figure fails if it certainly gained more than this share in the run."""
+GAIN_ALLOWED, UNITS_ALLOWED = 0.05, 2.0
+"""A figure fails if it certainly gained more than this share in the run, and more than so many MiB, descriptors or threads."""
 
 JUDGED = ("resident MiB", "descriptors", "threads", "disk MiB", "etcd in use MiB")
 """The ends of the names that must not rise. Latencies and etcd's file (which is never given back) are shown only."""
@@ -33,7 +33,7 @@ def rising(found: Mapping[str, Trend], lived: Sequence[str]) -> list[str]:
         for name, of_name in found.items()
         if name.endswith(JUDGED)
         and (not name.startswith("broker") or name.endswith("disk MiB") or name.startswith(tuple(lived)))
-        and of_name.gained > GAIN_ALLOWED
+        and of_name.gained > max(GAIN_ALLOWED * abs(of_name.first), UNITS_ALLOWED)
     ]
 
 

@@ -35,8 +35,8 @@ class Trend:
 
     @property
     def gained(self) -> float:
-        """What the lower end of the interval adds in the time of the run, as a share of the first quarter: never above what was seen."""
-        return max(self.low, 0.0) * self.hours / abs(self.first) if self.first else 0.0
+        """What the lower end of the interval adds in the time of the run; 0 for what may not have risen at all."""
+        return max(self.low, 0.0) * self.hours
 
 
 def warm(samples: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
