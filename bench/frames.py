@@ -17,6 +17,7 @@ from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.framing import frame
 from lowtide.protocol.headers import request_header, response_header
+from lowtide.protocol.messages.api_versions import ApiVersionsRequest
 from lowtide.protocol.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
@@ -37,7 +38,14 @@ from lowtide.protocol.messages.produce import (
     TopicProduceResponse,
 )
 
-VERSIONS = {ApiKey.PRODUCE: 3, ApiKey.FETCH: 4, ApiKey.METADATA: 4, ApiKey.DELETE_RECORDS: 0, ApiKey.OFFSET_COMMIT: 2}
+VERSIONS = {
+    ApiKey.PRODUCE: 3,
+    ApiKey.FETCH: 4,
+    ApiKey.METADATA: 4,
+    ApiKey.DELETE_RECORDS: 0,
+    ApiKey.OFFSET_COMMIT: 2,
+    ApiKey.API_VERSIONS: 3,
+}
 """Versions of the requests that are sent under load."""
 
 CLIENT_ID = "bench"
@@ -123,6 +131,11 @@ def commit_error_position(topic: str, partitions: int) -> int:
 def metadata_frame(topic: str) -> bytes:
     """A Metadata request of one topic."""
     return request_frame(MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False))
+
+
+def versions_frame() -> bytes:
+    """An ApiVersions request, in the version that clients ask for."""
+    return request_frame(ApiVersionsRequest(client_software_name="bench", client_software_version="1"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

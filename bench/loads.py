@@ -6,7 +6,7 @@ import itertools
 import time
 from collections.abc import Callable
 
-from .frames import batch, fetch_frame, metadata_frame, produce_error_position, produce_frame
+from .frames import batch, fetch_frame, metadata_frame, produce_error_position, produce_frame, versions_frame
 from .measure import Amounts, Figures, Workload, cost_of, generator
 from .pump import FetchLane, Lane, Load, drain, pump
 from .targets import Target
@@ -107,10 +107,18 @@ def _connections(count: int) -> str:
 def metadata(target: Target, amounts: Amounts) -> Figures:
     """Metadata of one topic on many connections, closed loops."""
     with topic_on(target, 1) as topic:
-        frame = metadata_frame(topic.name)
-        lanes = [Lane(target.address, itertools.repeat(frame)) for _ in range(amounts.closed_connections)]
-        with cost_of(target) as cost:
-            load = pump(lanes, count=amounts.metadata)
+        return _asked(target, amounts, metadata_frame(topic.name))
+
+
+def versions(target: Target, amounts: Amounts) -> Figures:
+    """ApiVersions on many connections, closed loops."""
+    return _asked(target, amounts, versions_frame())
+
+
+def _asked(target: Target, amounts: Amounts, frame: bytes) -> Figures:
+    lanes = [Lane(target.address, itertools.repeat(frame)) for _ in range(amounts.closed_connections)]
+    with cost_of(target) as cost:
+        load = pump(lanes, count=amounts.metadata)
     return _requests(load, cost.cpu_s) | generator(load)
 
 
@@ -138,4 +146,5 @@ WORKLOADS = {
         "50 connections, broker CPU us a request",
     ),
     "metadata": _workload(metadata, "Metadata of one topic, closed loops", "broker CPU us a request"),
+    "versions": _workload(versions, "ApiVersions on as many connections, closed loops", "broker CPU us a request"),
 }
