@@ -7,7 +7,8 @@ a byte place in a file is a `FilePosition`.
 from __future__ import annotations
 
 import base64
-from typing import NamedTuple, TypeAlias
+from functools import lru_cache
+from typing import Final, NamedTuple, TypeAlias
 
 Offset: TypeAlias = int
 LeaderEpoch: TypeAlias = int
@@ -21,6 +22,9 @@ TopicId: TypeAlias = bytes
 
 ZERO_TOPIC_ID: TopicId = bytes(16)
 """Stands for "no topic id" on the wire."""
+
+TOPIC_IDS_REMEMBERED: Final = 256
+"""Whose text was parsed last."""
 
 NO_LEADER_EPOCH: LeaderEpoch = -1
 NO_PRODUCER_ID: ProducerId = -1
@@ -46,8 +50,9 @@ def topic_id_text(topic_id: TopicId) -> str:
     return base64.urlsafe_b64encode(topic_id).rstrip(b"=").decode("ascii")
 
 
+@lru_cache(maxsize=TOPIC_IDS_REMEMBERED)
 def parse_topic_id(text: str) -> TopicId:
-    """The inverse of `topic_id_text`.
+    """The inverse of `topic_id_text`. The metadata name a topic by it in the key of each of its partitions.
 
     Errors: ValueError when the text isn't sixteen bytes of URL-safe base64.
     """

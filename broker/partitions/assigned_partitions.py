@@ -185,9 +185,9 @@ class AssignedPartitions:
         return partition
 
     def _rest_ms(self) -> int:
-        """Twice as long as a slice in which logs were created: clients may cause any number of them, and there is more to do for each."""
+        """As long as a slice in which logs were created: clients may cause any number of them, and there is more to do for each."""
         has_created, self._has_created = self._has_created, False
-        return 2 * OWN_SLICE_MS if has_created else 0
+        return OWN_SLICE_MS if has_created else 0
 
     def remove(self, gone: Mapping[TopicPartition, TopicId]) -> None:
         """Stop partitions that aren't this broker's any more, and let their logs go."""

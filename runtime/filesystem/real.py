@@ -269,10 +269,9 @@ class OsFileSystem:
 
     def _write_whole(self, path: str, data: bytes, mode: int) -> OsFile:
         """Make the file hold `data`. `mode` counts from the first byte, also where the file stood there with a wider one."""
-        file = OsFile(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode))
+        file = OsFile(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode))
         if mode != DEFAULT_FILE_MODE:
             os.chmod(path, mode)
-        file.truncate(0)
         if data:
             file.pwritev([data], 0)
         return file
@@ -296,7 +295,10 @@ class OsFileSystem:
         return os.stat(path).st_mtime_ns // 1_000_000
 
     def make_directories(self, path: str) -> None:
-        os.makedirs(path, exist_ok=True)
+        try:
+            os.mkdir(path)  # Nearly always one alone is missing: `makedirs` looks at its parent first.
+        except (FileNotFoundError, FileExistsError):
+            os.makedirs(path, exist_ok=True)
 
     def rename(self, source: str, target: str) -> None:
         os.rename(source, target)
