@@ -25,7 +25,7 @@ from lowtide.metadata.token_image import TokenImage
 from lowtide.protocol.types import BrokerEpoch, BrokerId, TopicId
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from lowtide.metadata.store import Revision
 
@@ -68,6 +68,8 @@ class ImageDelta(msgspec.Struct, frozen=True):
     `topics_changed` are topics that were and are, with another partition or configuration. `brokers_changed` are those that came, went or
     registered again, and those with another wish to stop, other offline replicas or other marks, or that were unregistered.
     `broker_configs_changed` are names as in `MetadataImage.broker_configs`. What is set on groups takes effect where it is looked up.
+    `partitions_changed` has, of each topic of `topics_changed` of which that is known, the numbers of the partitions that are others than
+    in the image before, ascending: `partitions_of` has them in any case.
     """
 
     topics_created: tuple[TopicImage, ...] = ()
@@ -77,11 +79,26 @@ class ImageDelta(msgspec.Struct, frozen=True):
     controller_changed: bool = False
     broker_configs_changed: tuple[str, ...] = ()
     features_changed: bool = False
+    partitions_changed: Mapping[str, tuple[int, ...]] = {}
+
+    def partitions_of(self, before: TopicImage, topic: TopicImage) -> Iterable[int]:
+        """The numbers of a changed topic's partitions that are others than in `before`, as it was, or that are new; ascending.
+
+        A topic may have many thousand, of which a revision changes a few.
+        """
+        known = self.partitions_changed.get(topic.name)
+        return different_partitions(before.partitions, topic.partitions) if known is None else known
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing that an image shows is different."""
         return self == ImageDelta()
+
+
+def different_partitions(before: Sequence[PartitionImage], now: Sequence[PartitionImage]) -> list[int]:
+    """The numbers of partitions that are other objects than before, or new; looks at all of them."""
+    same = min(len(before), len(now))
+    return [number for number in range(same) if before[number] is not now[number]] + list(range(same, len(now)))
 
 
 NO_CONFIGS: Mapping[str, str] = {}

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from lowtide.metadata import keys
 from lowtide.metadata.acl_image import AclImage, take_over_acl, take_over_change
 from lowtide.metadata.broker_image import BrokersChange, BrokersImage
@@ -39,7 +41,11 @@ def apply_batch(image: MetadataImage, batch: Batch, *, prefix: bytes) -> tuple[M
     for event in batch.events:
         change.apply(event.key.removeprefix(prefix), event)
     following = change.finish(batch.revision)
-    return following, difference(image, following, names=change.topics.touched_names, broker_ids=change.brokers.touched)
+    delta = difference(image, following, names=change.topics.touched_names, broker_ids=change.brokers.touched)
+    if not delta.topics_changed:
+        return following, delta
+    numbers = {topic.name: tuple(sorted(change.topics.touched_numbers[topic.name])) for topic in delta.topics_changed}
+    return following, msgspec.structs.replace(delta, partitions_changed=numbers)
 
 
 def difference(

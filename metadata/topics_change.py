@@ -6,6 +6,7 @@ counts it, or its key is deleted.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import msgspec
@@ -43,6 +44,8 @@ class TopicsChange:
         """A partition that is deleted stands as None."""
         self.touched_names: dict[str, None] = {}
         """The topics of which something may be different, once `finish` was called."""
+        self.touched_numbers: defaultdict[str, dict[int, None]] = defaultdict(dict)
+        """The numbers of their partitions that are others, or new. Those of a topic that was not there before may be missing."""
 
     def apply(self, key: bytes, change: KeyValue | Event) -> bool:
         """Collect a change, if it is about topics. Returns whether it is. Errors: MetadataCorruptError."""
@@ -96,6 +99,7 @@ class TopicsChange:
                 _refuse(topic, f"partition {number} is gone")
             else:
                 partitions[number] = partition
+                self.touched_numbers[topic.name][number] = None
         if len(loose) < len(changed):
             self._set_topic(msgspec.structs.replace(topic, partitions=tuple(partitions)))
         if loose:
@@ -130,6 +134,7 @@ class TopicsChange:
             topic = TopicImage(name, topic_id, added, NO_CONFIGS, change.modify_revision)
             self._names_to_change()[topic_id] = name
         else:
+            self.touched_numbers[name].update(dict.fromkeys(range(len(before.partitions), len(before.partitions) + len(added))))
             topic = msgspec.structs.replace(before, partitions=before.partitions + added, modify_revision=change.modify_revision)
         if len(topic.partitions) != record.partitions:
             _refuse(topic, f"has {len(topic.partitions)} partitions instead of {record.partitions}")

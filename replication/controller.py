@@ -23,7 +23,7 @@ from lowtide.replication.sweep import plan_features, plan_sweep, plan_sweep_of_m
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from lowtide.metadata.image import ImageDelta, MetadataImage, PartitionImage, TopicImage
+    from lowtide.metadata.image import ImageDelta, MetadataImage, TopicImage
     from lowtide.protocol.types import BrokerId, TopicId
 
 PREFERRED_ELECTIONS_MAX: Final = 1000
@@ -192,9 +192,7 @@ class ControllerWork:
             if before.configs.get(UNCLEAN_KEY) != topic.configs.get(UNCLEAN_KEY):
                 self._note(topic, range(len(topic.partitions)), steady)
                 continue
-            known: tuple[PartitionImage | None, ...] = before.partitions + (None,) * (len(topic.partitions) - len(before.partitions))
-            different = (number for number, (was, now) in enumerate(zip(known, topic.partitions, strict=True)) if was is not now)
-            self._note(topic, different, steady)
+            self._note(topic, delta.partitions_of(before, topic), steady)
 
     def _note(self, topic: TopicImage, numbers: Iterable[int], steady: Mapping[BrokerId, int]) -> None:
         for number in numbers:

@@ -22,9 +22,9 @@ from lowtide.protocol.types import BrokerEpoch, BrokerId, TopicId, TopicPartitio
 from lowtide.replication.eligible_leaders import eligible_leaders, members_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from lowtide.metadata.image import MetadataImage, PartitionImage, TopicImage
+    from lowtide.metadata.image import ImageDelta, MetadataImage, PartitionImage
 
 
 class Election(Enum):
@@ -132,18 +132,22 @@ def elect(  # noqa: PLR0913  a partition, and how it is looked at, by keyword
     )
 
 
-def led_uncleanly(old: MetadataImage, changed: Iterable[TopicImage]) -> dict[TopicPartition, BrokerId]:
-    """Partitions of the `changed` topics, with their new leaders, that weren't in sync, nor eligible: what they lack is lost.
+def led_uncleanly(old: MetadataImage, delta: ImageDelta) -> dict[TopicPartition, BrokerId]:
+    """Partitions that `delta` changes, with their new leaders, that weren't in sync, nor eligible: what they lack is lost.
 
     Where several changes of a partition come with one image, who joined the in-sync set in between isn't known to have been in it.
     """
     found: dict[TopicPartition, BrokerId] = {}
-    for topic in changed:
-        known = old.topics.get(topic.name)
-        before = known.partitions if known is not None and known.topic_id == topic.topic_id else ()
-        for number, (was, state) in enumerate(zip(before, topic.partitions, strict=False)):
-            if state is not was and state.leader not in (NO_LEADER, was.leader) and state.leader not in members_of(was):
-                found[TopicPartition(topic.name, number)] = state.leader
+    for topic in delta.topics_changed:
+        before = old.topics.get(topic.name)
+        if before is None or before.topic_id != topic.topic_id:
+            continue
+        for number in delta.partitions_of(before, topic):
+            if number >= len(before.partitions):
+                break
+            was, leader = before.partitions[number], topic.partitions[number].leader
+            if leader not in (NO_LEADER, was.leader) and leader not in members_of(was):
+                found[TopicPartition(topic.name, number)] = leader
     return found
 
 

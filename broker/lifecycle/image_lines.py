@@ -121,6 +121,6 @@ def _changed_partitions(old: MetadataImage, delta: ImageDelta) -> Iterator[tuple
         former = old.topics.get(topic.name)
         if former is None or former.topic_id != topic.topic_id or former.partitions is topic.partitions:
             continue
-        for number, (before, now) in enumerate(zip(former.partitions, topic.partitions, strict=False)):
-            if before is not now:
-                yield TopicPartition(topic.name, number), before, now
+        for number in delta.partitions_of(former, topic):
+            if number < len(former.partitions):
+                yield TopicPartition(topic.name, number), former.partitions[number], topic.partitions[number]

@@ -31,7 +31,7 @@ class UncleanElections:
 
     def on_image(self, old: MetadataImage, new: MetadataImage, delta: ImageDelta) -> None:
         """At most two lines for an image. `old` is the one before, and `delta` leads from it to `new`."""
-        found = led_uncleanly(old, delta.topics_changed)
+        found = led_uncleanly(old, delta)
         here = [key for key, leader in found.items() if leader == self._broker_id]
         if here:
             self._log.warning("this broker leads partitions that it wasn't in sync with, records are lost", **_told(here))

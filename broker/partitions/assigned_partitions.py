@@ -9,9 +9,9 @@ It is built over everything that serves partitions (`replica_manager`, `followed
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from lowtide.broker.partitions.replica_manager import ReplicaManager
     from lowtide.metadata.image import MetadataImage, PartitionImage, TopicImage
     from lowtide.runtime.clock import Clock
+
+
+NOTHING_KNOWN: Final[Mapping[str, Sequence[int]]] = {}
 
 
 class AssignmentRules(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,11 +78,13 @@ class AssignedPartitions:
         brokers: Iterable[BrokerId] = (),
         *,
         new_defaults: bool = False,
+        different: Mapping[str, Sequence[int]] = NOTHING_KNOWN,
     ) -> None:
         """Follow a change of the metadata: `changed` topics are new or different, `deleted` ones are gone; `brokers` came, went or changed.
 
         To be called for every image, also where nothing concerns a topic: what followers report is compared with the latest. Of a topic
         that is different only the partitions that are; all of them with `new_defaults`, or when it is the very one of the image before.
+        `different` has their numbers by topic, where that is known: it must be about the step from the latest image to this one.
         """
         self.hosted_logs.tell_failed()
         before, self._image = self._replicas.follow(image), image
@@ -92,7 +97,9 @@ class AssignedPartitions:
         }
         for topic in changed:
             known = () if new_defaults or before is None else before.earlier_partitions(topic)
-            for index, state in enumerate(topic.partitions):
+            numbers = different.get(topic.name) if known else None
+            for index in range(len(topic.partitions)) if numbers is None else numbers:
+                state = topic.partitions[index]
                 if index < len(known) and known[index] is state:
                     continue
                 if self.broker_id in state.replicas:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from lowtide.metadata import keys
 from lowtide.metadata.engine import Engine
-from lowtide.metadata.image import ImageDelta, MetadataImage, TopicImage
+from lowtide.metadata.image import ImageDelta, MetadataImage, TopicImage, different_partitions
 from lowtide.metadata.image_change import apply_batch, difference, load_image
 from lowtide.metadata.records import (
     AclChangeRecord,
@@ -43,6 +43,8 @@ class Cluster:
         self.engine = Engine(boot=1, revision=0, keys=())
         self.image = MetadataImage()
         self.deltas: list[ImageDelta] = []
+        self.steps: list[tuple[MetadataImage, MetadataImage, ImageDelta]] = []
+        """The images before and after each batch, with the delta between them."""
 
     def change(self, *operations: Put | Delete) -> ImageDelta:
         """One transaction; keys are without the prefix."""
@@ -51,8 +53,10 @@ class Cluster:
         self.engine.evaluate(staged, (), prefixed, ())
         self.engine.commit(staged)
         for batch in staged.batches:
-            self.image, delta = apply_batch(self.image, batch, prefix=PREFIX)
+            before = self.image
+            self.image, delta = apply_batch(before, batch, prefix=PREFIX)
             self.deltas.append(delta)
+            self.steps.append((before, self.image, delta))
         return self.deltas[-1]
 
     def loaded(self) -> MetadataImage:
@@ -285,6 +289,10 @@ def test_following_gives_the_same_as_reading(changes: list[tuple[str, str]]) -> 
             for each in (*delta.topics_created, *delta.topics_deleted, *delta.topics_changed)
         }
         assert {each.name for each in (*whole.topics_created, *whole.topics_deleted, *whole.topics_changed)} == touched
+        for old, new, delta in driver.cluster.steps[told:]:
+            for each in delta.topics_changed:
+                was, now = old.topics[each.name].partitions, new.topics[each.name].partitions
+                assert list(delta.partitions_changed[each.name]) == different_partitions(was, now)
 
 
 def test_a_thousand_partitions_in_chunks_cause_little_copying() -> None:

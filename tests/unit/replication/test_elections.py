@@ -276,9 +276,9 @@ def test_a_leader_that_was_not_in_sync_is_found(was: PartitionImage, now: Partit
     well = partition()
     old, new = image_of(ALIVE, partitions=(well, was)), image_of(ALIVE, partitions=(well, now), configs={"a": "b"})
     expected = {} if leader is None else {("t", 1): leader}
-    assert led_uncleanly(old, new.topics.values()) == expected
+    assert led_uncleanly(old, ImageDelta(topics_changed=tuple(new.topics.values()))) == expected
     other = msgspec.structs.replace(new.topics["t"], topic_id=b"U" * 16)
-    assert led_uncleanly(old, [other]) == {}
+    assert led_uncleanly(old, ImageDelta(topics_changed=(other,))) == {}
 
 
 def test_the_result_of_an_unclean_election_is_recognized() -> None:
@@ -287,4 +287,5 @@ def test_the_result_of_an_unclean_election_is_recognized() -> None:
     record = decide(image, image.topics["t"].partitions[0], election=Election.UNCLEAN)
     assert record is not None
     after = partition(record.isr, record.leader)
-    assert led_uncleanly(image, image_of({2: 20, 3: 30}, partitions=(after,)).topics.values()) == {("t", 0): record.leader}
+    changed = tuple(image_of({2: 20, 3: 30}, partitions=(after,)).topics.values())
+    assert led_uncleanly(image, ImageDelta(topics_changed=changed)) == {("t", 0): record.leader}

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide.metadata.broker_image import StaleMark
-from lowtide.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
+from lowtide.metadata.image import BrokerImage, ImageDelta, MetadataImage, PartitionImage, TopicImage
 from lowtide.metadata.records import ELIGIBLE_LEADERS_LEVEL, NO_LEADER, FeaturesRecord, PartitionRecord
 from lowtide.protocol.types import UNKNOWN_OFFSET
 from lowtide.replication import in_sync_replicas
@@ -133,9 +133,10 @@ def test_a_replica_that_is_removed_is_not_eligible() -> None:
 def test_the_election_of_an_eligible_leader_is_clean() -> None:
     before = partition((1,), 1, (2,))
     old, new = (image_of(ALIVE, partitions=(state,)) for state in (before, msgspec.structs.replace(before, leader=2, isr=(2,), elr=())))
-    assert led_uncleanly(old, new.topics.values()) == {}
+    assert led_uncleanly(old, ImageDelta(topics_changed=tuple(new.topics.values()))) == {}
     outside = msgspec.structs.replace(before, leader=3, isr=(3,), elr=())
-    assert led_uncleanly(old, image_of(ALIVE, partitions=(outside,)).topics.values()) != {}
+    changed = tuple(image_of(ALIVE, partitions=(outside,)).topics.values())
+    assert led_uncleanly(old, ImageDelta(topics_changed=changed)) != {}
 
 
 def test_the_controller_knows_the_minimum_of_the_topic_or_of_the_cluster() -> None:
