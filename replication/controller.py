@@ -23,7 +23,8 @@ from lowtide.replication.sweep import plan_features, plan_sweep, plan_sweep_of_m
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from lowtide.metadata.image import ImageDelta, MetadataImage, TopicImage
+    from lowtide.metadata.image import ImageDelta, MetadataImage, PartitionImage, TopicImage
+    from lowtide.metadata.records import PartitionRecord
     from lowtide.protocol.types import BrokerId, TopicId
 
 PREFERRED_ELECTIONS_MAX: Final = 1000
@@ -92,7 +93,9 @@ def plan_leaders(image: MetadataImage, settings: ControllerSettings = DEFAULT_SE
 def _gather_leaders(
     changes: PartitionChanges, image: MetadataImage, settings: ControllerSettings, among: Mapping[TopicId, Iterable[int]] | None
 ) -> None:
+    """Those whose leader changes come first: they are out of service, and another writer, a leader, may win the race for the others."""
     steady = steady_epochs(image)
+    others: list[tuple[TopicId, int, PartitionImage, PartitionRecord]] = []
     for topic in image.topics.values():
         if among is not None and topic.topic_id not in among:
             continue
@@ -105,8 +108,14 @@ def _gather_leaders(
             if is_well(partition, steady):
                 continue
             wanted = elect(image, topic.topic_id, number, partition, min_insync_replicas=least, election=election)
-            if wanted is not None:
+            if wanted is None:
+                continue
+            if wanted.leader != partition.leader:
                 changes.add(topic.topic_id, number, partition, wanted)
+            else:
+                others.append((topic.topic_id, number, partition, wanted))
+    for change in others:
+        changes.add(*change)
 
 
 def _gather_preferred(changes: PartitionChanges, image: MetadataImage, settings: ControllerSettings) -> None:

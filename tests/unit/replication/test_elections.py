@@ -8,9 +8,10 @@ import msgspec
 import pytest
 
 from lowtide.metadata.broker_image import StaleMark
+from lowtide.metadata.changes import STEP_PARTITIONS
 from lowtide.metadata.config_image import ConfigImage
 from lowtide.metadata.image import BrokerImage, ImageDelta, MetadataImage, PartitionImage, TopicImage
-from lowtide.metadata.records import NO_LEADER, FeaturesRecord, PartitionRecord
+from lowtide.metadata.records import NO_LEADER, FeaturesRecord, PartitionRecord, decode
 from lowtide.replication.controller import ControllerSettings, ControllerWork, plan_controller_work
 from lowtide.replication.elections import Assignment, Election, elect, is_relieved, led_uncleanly
 
@@ -177,6 +178,15 @@ def test_the_controller_examines_unhealthy_partitions() -> None:
     assert work.is_due, "until an image shows that it is done"
     assert work.plan(well).is_empty
     assert not work.is_due
+
+
+def test_partitions_without_a_leader_are_first_in_a_plan() -> None:
+    """A thousand partitions of which every third was led by the broker that died: a leader costs as many transactions as those need."""
+    led = [partition(leader=number % 3 + 1) for number in range(999)]
+    plan = plan_controller_work(image_of({2: 20, 3: 30}, partitions=tuple(led)))
+    leaders = [decode(b"", operation.value, PartitionRecord).leader_epoch for step in plan.steps for operation in step.operations]  # type: ignore[union-attr]
+    assert leaders == [6] * 333 + [5] * 666
+    assert [len(step.operations) for step in plan.steps[:4]] == [STEP_PARTITIONS] * 4
 
 
 def test_every_broker_event_and_setting_is_work() -> None:
