@@ -41,7 +41,7 @@ _NOT_YET = {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AV
 def rebalances(target: Target, amounts: Amounts) -> Figures:
     """The only member of a group joins repeatedly, and takes its assignment each time."""
     group = _name()
-    with Client(_coordinator(target, group)) as client:
+    with Client(coordinator_of(target, group)) as client:
         # The time that a new group waits for more members is a setting of the broker; the measurement starts after it.
         member_id = _rebalance(client, group, "")
         latencies = []
@@ -60,7 +60,7 @@ def _rebalance(client: Client, group: str, member_id: str) -> str:
         group_id=group, session_timeout_ms=SESSION_MS, rebalance_timeout_ms=SESSION_MS, member_id=member_id, protocol_type="bench",
         protocols=protocols,
     )  # fmt: skip
-    joined = _ask_ready(client, join, lambda answer: answer.error_code)
+    joined = ask_ready(client, join, lambda answer: answer.error_code)
     rows = [SyncGroupRequestAssignment(member_id=joined.member_id, assignment=b"partitions")]
     synced = client.ask(SyncGroupRequest(group_id=group, generation_id=joined.generation_id, member_id=joined.member_id, assignments=rows))
     check(synced.error_code, "SyncGroup")
@@ -74,11 +74,11 @@ def commits(target: Target, amounts: Amounts) -> Figures:
     """Groups commit ten offsets at a time, each on a connection of its own, the next commit after the answer."""
     groups = [_name() for _ in range(amounts.committing_groups)]
     with topic_on(target, PARTITIONS) as topic:
-        addresses = [_coordinator(target, group) for group in groups]
+        addresses = [coordinator_of(target, group) for group in groups]
         for group, address in zip(groups, addresses, strict=True):
             with Client(address) as client:
                 request = _commit_request(group, topic.name, 0)
-                _ask_ready(client, request, lambda answer: answer.topics[0].partitions[0].error_code)
+                ask_ready(client, request, lambda answer: answer.topics[0].partitions[0].error_code)
         lanes = [
             Lane(address, itertools.repeat(request_frame(_commit_request(group, topic.name, 1))))
             for group, address in zip(groups, addresses, strict=True)
@@ -158,14 +158,14 @@ def _name() -> str:
     return f"bench-{uuid.uuid4().hex[:12]}"
 
 
-def _coordinator(target: Target, group: str) -> Address:
+def coordinator_of(target: Target, group: str) -> Address:
     """The address of a group's coordinator. Errors: BenchError if there is none for a long time."""
     with target.connect() as client:
-        answer = _ask_ready(client, FindCoordinatorRequest(key=group), lambda answer: answer.error_code)
+        answer = ask_ready(client, FindCoordinatorRequest(key=group), lambda answer: answer.error_code)
     return answer.host, answer.port
 
 
-def _ask_ready(client: Client, request: Any, error_of: Callable[[Any], int]) -> Any:
+def ask_ready(client: Client, request: Any, error_of: Callable[[Any], int]) -> Any:
     """The answer of a coordinator that is ready. Errors: BenchError if none is ready for a long time."""
     limit = time.perf_counter() + READY_LIMIT_S
     while (error := error_of(answer := client.ask(request))) in _NOT_YET:

@@ -1,10 +1,12 @@
-"""What many partitions cost real brokers: `python -m bench.scale cluster`, `python -m bench.scale broker`.
+"""What many partitions and clients cost real brokers: `python -m bench.scale cluster`, or `broker`, or `clients`.
 
 *cluster*: three brokers and an etcd on loopback, every partition on all three: memory, idle CPU, the death of a broker, its restart, one
 delete over all partitions, the size of the metadata in etcd before and after compaction.
 
 *broker*: one broker with many partitions beside one with few, both alive: CPU of a request, the least of interleaved rounds,
 memory, idle CPU, stop and restart, and each as a ratio.
+
+*clients*: one broker with many groups, and then with many connections.
 
 Prints each figure when it is there. What it starts it ends, and removes its files.
 Larger clusters, on virtual time: `simulation/scale.py`.
@@ -40,6 +42,7 @@ from .frames import VERSIONS, batch, delete_frame, fetch_frame, metadata_frame, 
 from .loads import SMALL_RECORD_BYTES, now_ms
 from .measure import Figures, cost_of, idle_percent
 from .pump import Lane, pump
+from .scale_clients import measure_clients
 from .targets import LOWTIDE, LOWTIDE_OF_SEVERAL, Target, TargetSpec
 from .topics import LATEST, Topic, by_leader, create_topic, produce_each, wait_until_serving
 from .usage import cpu_seconds, resident_bytes
@@ -57,8 +60,8 @@ _LOOK_S = 0.05
 
 def main(words: Sequence[str] | None = None) -> int:
     """The command. Returns its exit code."""
-    parser = argparse.ArgumentParser(description="measure brokers with many partitions")
-    parser.add_argument("what", choices=("cluster", "broker"))
+    parser = argparse.ArgumentParser(description="measure brokers with many partitions, groups or connections")
+    parser.add_argument("what", choices=("cluster", "broker", "clients"))
     parser.add_argument("--partitions", type=int, default=10_000)
     parser.add_argument("--few", type=int, default=100, help="those of the broker that is compared with")
     parser.add_argument("--deaths", type=int, default=3, help="brokers that are killed, one after the other")
@@ -73,8 +76,10 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         if arguments.what == "cluster":
             measure_cluster(scratch, arguments, figures)
-        else:
+        elif arguments.what == "broker":
             compare_brokers(scratch, arguments, figures)
+        else:
+            measure_clients(scratch, arguments.idle_s, figures)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
         if arguments.json is not None:
@@ -230,6 +235,8 @@ def fail_over(target: ClusterTarget, topics: Sequence[Topic], victim: Member, nu
     """SIGKILL of a broker, until each of its partitions has a leader that answers; then it is started again, until all are in sync."""
     survivor = next(member for member in target.members if member is not victim)
     led = [key for key, row in rows_of(survivor, topics).items() if row.leader_id == victim.broker_id]
+    others = [member.process.pid for member in target.members if member is not victim and member.process is not None]
+    before_s = cpu_seconds(others)
     target.kill_member(victim)
     began = time.perf_counter()
     moved: dict[tuple[str, int], float] = {}
@@ -245,6 +252,7 @@ def fail_over(target: ClusterTarget, topics: Sequence[Topic], victim: Member, nu
         return len(moved) == len(led)
 
     until(have_moved, "every partition has a leader again")
+    figures[f"death {number + 1}: CPU of the two others until then, s"] = cpu_seconds(others) - before_s
     seconds = sorted(moved.values())
     figures[f"death {number + 1}: partitions led"] = len(led)
     figures[f"death {number + 1}: leader again, p50 s"] = percentile(seconds, 0.5)
