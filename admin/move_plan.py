@@ -70,7 +70,7 @@ def drained(assignment: Mapping[TopicPartition, Replicas], leaving: BrokerId, br
         used = {racks.get(broker_id) for broker_id in before if broker_id != leaving} - {None}
         candidates = [broker_id for broker_id in able if broker_id not in before]
         if not candidates:
-            plan.problems[key] = f"every other broker has a replica of it already, or is away: {len(before)} replicas need as many brokers"
+            plan.problems[key] = "every other broker has a replica of it already, or is away: start another one first"
             continue
         chosen = min(candidates, key=lambda broker_id: (racks[broker_id] in used, loads[broker_id], broker_id))
         loads[chosen] += 1

@@ -330,7 +330,7 @@ class EtcdConnection:
     async def _reached(self) -> _Link:
         """The connection, once it stands. Until then nothing was sent, which a deadline in the midst of a call can't say."""
         link = self._link
-        reason = "not reached"
+        reason = f"not reached {'with' if self._access.ca else 'without'} TLS"
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 while (state := link.channel.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.TRANSIENT_FAILURE:
@@ -338,7 +338,7 @@ class EtcdConnection:
                         return link
                     await link.channel.wait_for_state_change(state)
         except TimeoutError:
-            reason = "not reached in time"
+            reason += " in time"
         except (aio.UsageError, RuntimeError):
             reason = _GIVEN_UP
         await self._leave(link)

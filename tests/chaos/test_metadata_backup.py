@@ -40,6 +40,7 @@ from .asking import (
     topic_request,
 )
 from .cluster_processes import METADATA_VERSION, ClusterProcesses
+from .security import Security
 from .serving import ServeProcess, run_to_end, serve_command
 
 METADATA_FILE = "lowtide-metadata.sqlite"
@@ -295,3 +296,29 @@ async def test_a_cluster_loses_everything(tmp_path: Path) -> None:
         await cluster.acknowledged(EARLY, lambda leader: cluster.produce(leader, EARLY, VALUES))
         described = await lowtide("topics", "describe", EARLY, "--output", "json", "--bootstrap-server", cluster.bootstrap)
         assert '"12345"' in described
+
+
+@needs_etcd
+async def test_a_cluster_loses_its_etcd_with_tls(tmp_path: Path) -> None:
+    """Where etcd asks for a certificate, and clients log in. A command that has none says that it went without TLS."""
+    security = Security(tmp_path / "security")
+    async with ClusterProcesses(tmp_path / "brokers", "min.insync.replicas=1", brokers=1, security=security) as cluster:
+        bare = ("--metadata", f"etcd://{cluster.etcd.secured_endpoint}")
+        file, exported = str(tmp_path / "backup"), str(tmp_path / "broker-1.json")
+        await cluster.create_topic(EARLY, [[1]], configs={"retention.bytes": "12345"})
+        assert "not reached without TLS" in await lowtide("backup", "--to", file, *bare, code=3)
+        address = (*bare, *security.metadata_options)
+        await lowtide("backup", "--to", file, *address)
+        await cluster.acknowledged(EARLY, lambda leader: cluster.produce(leader, EARLY, VALUES))
+        await cluster.kill(1)
+        await asyncio.to_thread(cluster.etcd.kill)
+        shutil.rmtree(cluster.etcd.directory)
+        await asyncio.to_thread(cluster.etcd.start)
+        await lowtide("metadata", "export", "--log-dirs", str(cluster.directories[1]), exported)
+        rehearsed = await lowtide("restore", file, exported, *address, "--dry-run")
+        assert "not reached without TLS" in await lowtide("restore", file, exported, *bare, "--yes", code=3)
+        assert await asyncio.to_thread(cluster.etcd.count, DEFAULT_PREFIX) == 0, rehearsed
+        await lowtide("restore", file, exported, *address, "--yes")
+        await cluster.start(1)
+        await cluster.until_in_sync(EARLY)
+        assert await cluster.bounds(1, EARLY) == (0, len(VALUES))
