@@ -31,6 +31,8 @@
     renew_delegation_token(hmac, period_ms=), expire_delegation_token(hmac, period_ms=) -> when it ends
     list_groups(states=, kinds=) -> ListedGroups     describe_groups(names) -> {name: GroupDescription | AdminError}
     delete_groups(names) -> {name: None | AdminError}
+    list_share_group_offsets(groups) -> {group: {partition: ShareOffset} | AdminError}
+    alter_share_group_offsets(group, {partition: offset}) -> {partition: None | AdminError}
 
 Settings: `ClientSettings.of({"bootstrap.servers": ...})`, `ClientSettings.read("client.properties", overrides)`; `SettingsError`.
 For sockets that aren't asyncio's: `blocking_connection`, or `lowtide.protocol.client`, which both kinds of connections share.
@@ -79,6 +81,7 @@ if TYPE_CHECKING:
     from lowtide.admin.quotas import DEFAULT_NAME, QuotaEntity
     from lowtide.admin.records import FetchedRecords
     from lowtide.admin.settings import ClientSettings, SettingsError
+    from lowtide.admin.share_groups import ShareOffset
     from lowtide.admin.topics import CreatedTopic, NewTopic
     from lowtide.protocol.acl_values import AclOperation, AclPattern, AclPermission, AclResourceType
     from lowtide.protocol.client.versions import Feature
@@ -136,6 +139,7 @@ __all__ = [
     "ReplicaSize",
     "ResourceType",
     "SettingsError",
+    "ShareOffset",
     "Timestamp",
     "TopicDescription",
     "TopicPartition",
@@ -178,6 +182,7 @@ _MODULES: Final = {
     "lowtide.admin.offsets": ("ListedOffset", "OffsetSpec", "Timestamp"),
     "lowtide.admin.quotas": ("DEFAULT_NAME", "QuotaEntity"),
     "lowtide.admin.records": ("FetchedRecords",),
+    "lowtide.admin.share_groups": ("ShareOffset",),
     "lowtide.admin.settings": ("ClientSettings", "SettingsError"),
     "lowtide.admin.delegation_tokens": ("DelegationToken",),
     "lowtide.admin.topics": ("CreatedTopic", "NewTopic"),

@@ -110,5 +110,7 @@ class BlockingAdminClient:
     describe_groups = _blocking(AdminClient.describe_groups)
     delete_groups = _blocking(AdminClient.delete_groups)
     list_group_offsets = _blocking(AdminClient.list_group_offsets)
+    list_share_group_offsets = _blocking(AdminClient.list_share_group_offsets)
+    alter_share_group_offsets = _blocking(AdminClient.alter_share_group_offsets)
     alter_group_offsets = _blocking(AdminClient.alter_group_offsets)
     delete_group_offsets = _blocking(AdminClient.delete_group_offsets)

@@ -19,6 +19,7 @@ from lowtide.admin import (
     quotas,
     records,
     replicas,
+    share_groups,
     topics,
     users,
 )
@@ -370,6 +371,18 @@ class AdminClient(ObservingClient):
         asked = group_ids if isinstance(group_ids, Mapping) else dict.fromkeys(named(group_ids))
         deadline = self._deadline(timeout)
         return await group_offsets.list_group_offsets(self.cluster, asked, deadline, require_stable=require_stable)
+
+    async def list_share_group_offsets(
+        self, group_ids: Iterable[str], *, timeout: float | None = None
+    ) -> dict[str, share_groups.ShareOffsets | AdminError]:
+        """Where share groups are: the start of each share partition, and its lag. GROUP_ID_NOT_FOUND for one that is no share group."""
+        return await share_groups.list_share_group_offsets(self.cluster, named(group_ids), self._deadline(timeout))
+
+    async def alter_share_group_offsets(
+        self, group: str, starts: Mapping[TopicPartition, Offset], *, timeout: float | None = None
+    ) -> dict[TopicPartition, AdminError | None]:
+        """Set where a share group without members goes on; None means done. With members it is NON_EMPTY_GROUP."""
+        return await share_groups.alter_share_group_offsets(self.cluster, group, starts, self._deadline(timeout))
 
     async def alter_group_offsets(
         self, group: str, committed: Mapping[TopicPartition, CommittedOffset | Offset], *, timeout: float | None = None

@@ -1,4 +1,4 @@
-"""Groups of consumers: listed, described and deleted. Classic ones and those of KIP-848 come in one form."""
+"""Groups of consumers: listed, described and deleted. Classic ones, those of KIP-848 and share groups come in one form."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from lowtide.admin.anywhere import to_a_broker
 from lowtide.admin.attempts import Attempts, Done, Outcome
 from lowtide.admin.errors import AdminError, BrokerAnsweredError
 from lowtide.admin.group_offsets import coordinator_locator, final_or_retry
+from lowtide.admin.share_groups import described_share_groups
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.consumer_protocol import parse_assignment
 from lowtide.protocol.errors import ErrorCode, ProtocolError
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 CONSUMER_PROTOCOL: Final = "consumer"
 """The protocol type of groups whose assignments are partitions of topics."""
 
+SHARE: Final = "share"
+"""The kind of share groups, and their protocol type."""
+
 _STATES_SINCE: Final = 4
 _TYPES_SINCE: Final = 5
 _DEAD: Final = "Dead"
@@ -39,7 +43,7 @@ class GroupListing:
     protocol_type: str
     state: str
     kind: str
-    """`classic`, `consumer` (KIP-848), or another of Kafka's."""
+    """`classic`, `consumer` (KIP-848), `share` (KIP-932), or another of Kafka's."""
     coordinator: BrokerId
 
 
@@ -70,14 +74,14 @@ class GroupDescription:
 
     group_id: str
     kind: str
-    """`classic` or `consumer` (KIP-848)."""
+    """`classic`, `consumer` (KIP-848) or `share` (KIP-932)."""
     state: str
     protocol_type: str
     assignor: str
     members: tuple[GroupMember, ...]
     coordinator: BrokerId
     epoch: int = -1
-    """Of a group of KIP-848."""
+    """Of a group of KIP-848, or a share group."""
 
 
 async def list_groups(cluster: Cluster, deadline: Deadline, *, states: Iterable[str] = (), kinds: Iterable[str] = ()) -> ListedGroups:
@@ -117,17 +121,16 @@ async def list_groups(cluster: Cluster, deadline: Deadline, *, states: Iterable[
 
 
 async def describe_groups(cluster: Cluster, groups: Iterable[str], deadline: Deadline) -> dict[str, GroupDescription | AdminError]:
-    """See `AdminClient.describe_groups`: first as groups of KIP-848, where the broker has them, then the others as classic ones."""
+    """See `AdminClient.describe_groups`: as groups of KIP-848, then as share groups, then as classic ones."""
 
     async def send(broker_id: BrokerId, asked: list[str], _: int) -> Mapping[str, Outcome[GroupDescription]]:
         async with cluster.broker(broker_id, deadline) as handle:
             found: dict[str, Outcome[GroupDescription]] = {}
-            classic = asked
-            if handle.versions.highest(ApiKey.CONSUMER_GROUP_DESCRIBE) >= 0:
-                found = await _describe_consumer(handle, broker_id, asked)
-                classic = [group for group in asked if group not in found]
-            if classic:
-                found |= await _describe_classic(handle, broker_id, classic)
+            left = asked
+            for kind, describe in _DESCRIBED.items():
+                if left and handle.versions.highest(kind) >= 0:
+                    found |= await describe(handle, broker_id, left)
+                    left = [group for group in asked if group not in found]
             return found
 
     attempts = Attempts[str, GroupDescription](cluster, deadline, coordinator_locator(cluster, deadline), send)
@@ -196,6 +199,42 @@ async def _describe_consumer(handle: BrokerHandle, broker_id: BrokerId, asked: l
     return found
 
 
+async def _describe_share(handle: BrokerHandle, broker_id: BrokerId, asked: list[str]) -> dict[str, Outcome[GroupDescription]]:
+    """The share groups among those asked for; others aren't in the answer."""
+    found: dict[str, Outcome[GroupDescription]] = {}
+    for row in await described_share_groups(handle, asked):
+        if row.error_code:
+            found[row.group_id] = final_or_retry(row.error_code, f"group {row.group_id}", row.error_message)
+            continue
+        members = []
+        for member in row.members:
+            partitions = _partitions((topic.topic_name, topic.partitions) for topic in member.assignment.topic_partitions)
+            members.append(
+                GroupMember(
+                    member_id=member.member_id,
+                    instance_id=None,
+                    client_id=member.client_id,
+                    host=member.client_host,
+                    assignment=partitions,
+                    target=partitions,
+                    epoch=member.member_epoch,
+                )
+            )
+        found[row.group_id] = Done(
+            GroupDescription(
+                group_id=row.group_id,
+                kind=SHARE,
+                state=row.group_state,
+                protocol_type=SHARE,
+                assignor=row.assignor_name,
+                members=tuple(members),
+                coordinator=broker_id,
+                epoch=row.group_epoch,
+            )
+        )
+    return found
+
+
 async def _describe_classic(handle: BrokerHandle, broker_id: BrokerId, asked: list[str]) -> dict[str, Outcome[GroupDescription]]:
     response = await handle.ask(DescribeGroupsRequest(groups=asked))
     found: dict[str, Outcome[GroupDescription]] = {}
@@ -217,6 +256,14 @@ async def _describe_classic(handle: BrokerHandle, broker_id: BrokerId, asked: li
                 )
             )
     return found
+
+
+_DESCRIBED: Final = {
+    ApiKey.CONSUMER_GROUP_DESCRIBE: _describe_consumer,
+    ApiKey.SHARE_GROUP_DESCRIBE: _describe_share,
+    ApiKey.DESCRIBE_GROUPS: _describe_classic,
+}
+"""In this order, each of them about what the ones before don't know; the last one answers about every group."""
 
 
 def _classic_member(row: Any, protocol_type: str) -> GroupMember:

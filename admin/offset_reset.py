@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from lowtide.admin.errors import AdminError
 from lowtide.admin.group_lags import ends_of
-from lowtide.admin.group_offsets import CommittedOffset
+from lowtide.admin.groups import SHARE, GroupDescription
 from lowtide.admin.offsets import ListedOffset, Timestamp
 from lowtide.admin.wanted_offsets import END, parse_offset, parse_time
 from lowtide.protocol.types import Offset, TopicPartition
@@ -53,12 +53,35 @@ class PlannedReset:
     reason: str | None
 
 
-async def committed_offsets(client: AdminClient, group: str, timeout_ms: int) -> dict[TopicPartition, Offset]:
-    """What a group has committed. Errors: AdminError."""
-    answer = (await client.list_group_offsets([group], timeout=timeout_ms / 1000))[group]
+async def is_share_group(client: AdminClient, group: str, timeout_ms: int) -> bool:
+    """Whether there is a share group of this name."""
+    described = (await client.describe_groups([group], timeout=timeout_ms / 1000))[group]
+    return isinstance(described, GroupDescription) and described.kind == SHARE
+
+
+async def committed_offsets(client: AdminClient, group: str, timeout_ms: int, *, shares: bool = False) -> dict[TopicPartition, Offset]:
+    """What a group has committed; with `shares`, where a share group starts. Errors: AdminError."""
+    answers: Mapping[str, Mapping[TopicPartition, Any] | AdminError]
+    if shares:
+        answers = await client.list_share_group_offsets([group], timeout=timeout_ms / 1000)
+    else:
+        answers = await client.list_group_offsets([group], timeout=timeout_ms / 1000)
+    answer = answers[group]
     if isinstance(answer, AdminError):
         raise answer
-    return {key: each.offset for key, each in answer.items() if isinstance(each, CommittedOffset)}
+    return {key: each.offset for key, each in answer.items() if not isinstance(each, AdminError)}
+
+
+async def set_offsets(
+    client: AdminClient, group: str, planned: Iterable[PlannedReset], timeout_ms: int, *, shares: bool = False
+) -> dict[TopicPartition, AdminError | None]:
+    """Set what was planned, where that is known. Errors: AdminError."""
+    new = {each.partition: each.new for each in planned if each.new is not None}
+    if not new:
+        return {}
+    if shares:
+        return await client.alter_share_group_offsets(group, new, timeout=timeout_ms / 1000)
+    return await client.alter_group_offsets(group, dict(new), timeout=timeout_ms / 1000)
 
 
 async def plan_reset(

@@ -26,9 +26,11 @@ def wanted_place(to: str | None, to_time: str | None, shift_by: int | None) -> W
         raise misused(f"{error}.") from None
 
 
-async def planned_reset(client: AdminClient, group: str, topics: Iterable[str], wanted: Wanted, timeout_ms: int) -> list[PlannedReset]:
-    """Look up where to. Errors: CommandError, AdminError."""
-    committed = await committed_offsets(client, group, timeout_ms)
+async def planned_reset(
+    client: AdminClient, group: str, topics: Iterable[str], wanted: Wanted, timeout_ms: int, *, shares: bool
+) -> list[PlannedReset]:
+    """Look up where to; with `shares` for a share group. Errors: CommandError, AdminError."""
+    committed = await committed_offsets(client, group, timeout_ms, shares=shares)
     named = list(topics)
     if named:
         for text in named:

@@ -10,6 +10,7 @@ import typer
 from lowtide.admin.errors import AdminError
 from lowtide.admin.group_lags import Lag, find_lags
 from lowtide.admin.groups import GroupDescription
+from lowtide.admin.offset_reset import is_share_group, set_offsets
 from lowtide.cli.call import NetworkCall, network
 from lowtide.cli.confirmation import confirm
 from lowtide.cli.group_resets import planned_reset, reset_rows, reset_value, wanted_place
@@ -31,7 +32,7 @@ async def list_groups(
     state: Annotated[
         list[str] | None, typer.Option("--state", metavar="STATE", help="in this state, as Stable or Empty; may be repeated")
     ] = None,
-    kind: Annotated[list[str] | None, typer.Option("--kind", metavar="KIND", help="classic or consumer (KIP-848)")] = None,
+    kind: Annotated[list[str] | None, typer.Option("--kind", metavar="KIND", help="classic, consumer (KIP-848) or share (KIP-932)")] = None,
 ) -> ExitCode:
     """List the groups of all brokers."""
     listed = await call.client.list_groups(states=state or (), kinds=kind or (), timeout=call.timeout_ms / 1000)
@@ -61,13 +62,16 @@ async def describe(
     *,
     members: Annotated[bool, typer.Option("--members", "-m", help="and what each member reads")] = False,
 ) -> ExitCode:
-    """Show what groups have committed, and how many records they are behind; records that are deleted aren't counted."""
+    """Show what groups have committed, and how many records they are behind; records that are deleted aren't counted.
+
+    Of a share group it shows where its partitions start.
+    """
     described = await call.client.describe_groups(groups, timeout=call.timeout_ms / 1000)
     found = {name: each for name, each in described.items() if isinstance(each, GroupDescription)}
-    lags, failed = await find_lags(call.client, list(found), call.timeout_ms)
+    lags, failed = await find_lags(call.client, {name: each.kind for name, each in found.items()}, call.timeout_ms)
     values = []
     for name, group in found.items():
-        readers = {partition: member.client_id for member in group.members for partition in member.assignment}
+        readers = _readers(group)
         if call.output is Output.JSON:
             values.append(_value(group) | {"offsets": [_lag_value(lag, readers) for lag in lags.get(name, [])]})
             continue
@@ -125,14 +129,15 @@ async def reset(
 ) -> ExitCode:
     """Set what a group without members has committed: it reads from there on. Offsets are kept within what the log has."""
     wanted = wanted_place(to, to_time, shift_by)
-    planned = await planned_reset(call.client, group, topic or [], wanted, call.timeout_ms)
+    shares = await is_share_group(call.client, group, call.timeout_ms)
+    planned = await planned_reset(call.client, group, topic or [], wanted, call.timeout_ms, shares=shares)
     new = {each.partition: each.new for each in planned if each.new is not None}
     if dry_run or not new:
         _print_reset(call.output, planned, {}, dry_run=True)
         return ExitCode.FAILED if len(new) < len(planned) or not planned else ExitCode.DONE
     if not yes:
         confirm(f"Set {plural(len(new), 'offset')} of group {printable(group)}?", reset_rows(planned, {}))
-    outcomes = await call.client.alter_group_offsets(group, dict(new), timeout=call.timeout_ms / 1000)
+    outcomes = await set_offsets(call.client, group, planned, call.timeout_ms, shares=shares)
     _print_reset(call.output, planned, outcomes, dry_run=False)
     failed = len(new) < len(planned) or any(error is not None for error in outcomes.values())
     return ExitCode.FAILED if failed else ExitCode.DONE
@@ -161,6 +166,15 @@ def _print_reset(output: Output, planned: Any, outcomes: Mapping[TopicPartition,
     print_table(*reset_rows(planned, outcomes))
     if dry_run:
         print("Nothing was set.")
+
+
+def _readers(group: GroupDescription) -> dict[TopicPartition, str]:
+    """The client of each partition; members of a share group have some in common."""
+    readers: dict[TopicPartition, list[str]] = {}
+    for member in group.members:
+        for partition in member.assignment:
+            readers.setdefault(partition, []).append(member.client_id)
+    return {partition: ", ".join(dict.fromkeys(names)) for partition, names in readers.items()}
 
 
 def _member_row(member: Any) -> tuple[object, ...]:

@@ -142,7 +142,8 @@ class Sampler:
 
     async def _groups(self) -> Mapping[str, Sequence[Lag]]:
         listed = await self._client.list_groups(timeout=self._round_s)
-        lags, _ = await find_lags(self._client, sorted(listed.groups)[:GROUPS_MAX], round(self._round_s * 1000))
+        kinds = {name: listed.groups[name].kind for name in sorted(listed.groups)[:GROUPS_MAX]}
+        lags, _ = await find_lags(self._client, kinds, round(self._round_s * 1000))
         return lags
 
     async def _lowtide(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lowtide.admin.errors import AdminError
 from lowtide.admin.group_lags import Lag, find_lags
-from lowtide.admin.offset_reset import PlannedReset, Wanted, committed_offsets, plan_reset
+from lowtide.admin.offset_reset import PlannedReset, Wanted, committed_offsets, is_share_group, plan_reset, set_offsets
 from lowtide.console import arguments
 from lowtide.console.answers import bad, sentence_of
 from lowtide.console.arguments import Given
@@ -32,6 +32,8 @@ class ResetPlan:
 
     group: str
     planned: Sequence[PlannedReset]
+    shares: bool
+    """Of a share group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ async def groups_page(client: AdminClient) -> dict[str, Any]:
     """All groups, those with the largest lag first. Errors: AdminError."""
     listed = await client.list_groups()
     names = list(listed.groups)
-    lags, _ = await find_lags(client, names[:LAGS_MAX], client.settings.default_api_timeout_ms)
+    lags, _ = await find_lags(client, {name: listed.groups[name].kind for name in names[:LAGS_MAX]}, client.settings.default_api_timeout_ms)
     rows = [
         {
             "group": group.group_id,
@@ -78,7 +80,7 @@ async def group_page(client: AdminClient, name: str) -> dict[str, Any]:
     described = (await client.describe_groups([name]))[name]
     if isinstance(described, AdminError):
         raise described
-    lags, failed = await find_lags(client, [name], client.settings.default_api_timeout_ms)
+    lags, failed = await find_lags(client, {name: described.kind}, client.settings.default_api_timeout_ms)
     readers = {key: member.member_id for member in described.members for key in member.assignment}
     rows = {lag.partition: _lag_row(lag, readers) for lag in lags.get(name, [])}
     for key in sorted(set(readers) - set(rows)):
@@ -127,11 +129,12 @@ async def rehearse_reset(client: AdminClient, given: Given) -> ResetPlan:
     group = arguments.text(given, "group")
     wanted = _wanted(given)
     timeout_ms = client.settings.default_api_timeout_ms
-    committed = await committed_offsets(client, group, timeout_ms)
+    shares = await is_share_group(client, group, timeout_ms)
+    committed = await committed_offsets(client, group, timeout_ms, shares=shares)
     chosen = sorted(await _chosen(client, given, committed))
     if not chosen:
         raise bad("The group has committed nothing: choose a topic.")
-    return ResetPlan(group, await plan_reset(client, chosen, committed, wanted, timeout_ms))
+    return ResetPlan(group, await plan_reset(client, chosen, committed, wanted, timeout_ms), shares)
 
 
 async def _chosen(client: AdminClient, given: Given, committed: Mapping[TopicPartition, int]) -> list[TopicPartition]:
@@ -180,14 +183,16 @@ def reset_value(plan: ResetPlan, outcomes: Mapping[TopicPartition, AdminError | 
 
 async def carry_out_reset(client: AdminClient, plan: ResetPlan) -> dict[str, Any]:
     """Set what was shown. Errors: AdminError."""
-    new = {each.partition: each.new for each in plan.planned if each.new is not None}
-    return reset_value(plan, await client.alter_group_offsets(plan.group, new) if new else {})
+    timeout_ms = client.settings.default_api_timeout_ms
+    return reset_value(plan, await set_offsets(client, plan.group, plan.planned, timeout_ms, shares=plan.shares))
 
 
 async def rehearse_forget(client: AdminClient, given: Given) -> ForgetPlan:
     """Which committed offsets would be deleted: of a topic, or with the group all. Errors: RefusedError, AdminError."""
     group = arguments.text(given, "group")
-    committed = await committed_offsets(client, group, client.settings.default_api_timeout_ms)
+    timeout_ms = client.settings.default_api_timeout_ms
+    shares = await is_share_group(client, group, timeout_ms)
+    committed = await committed_offsets(client, group, timeout_ms, shares=shares)
     topic = arguments.optional_text(given, "topic", longest=arguments.TOPIC_CHARACTERS_MAX)
     chosen = sorted(key for key in committed if topic is None or key.topic == topic)
     if topic is not None and not chosen:

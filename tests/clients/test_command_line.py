@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from types import SimpleNamespace
@@ -10,11 +11,16 @@ import pytest
 
 from lowtide import BlockingAdminClient
 from lowtide.admin import TopicPartition
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
+from lowtide.simulation.client import WireClient
 
 from .command_lines import answer, run, sentence
 from .driver import Driver, Sent
 
 HOUR_MS = 3_600_000
+LEAVES = -1
+"""The epoch of the last heartbeat of a member."""
 
 
 def test_topics_from_creation_to_deletion(lowtide: SimpleNamespace, other: Driver, lowtide_topic: str) -> None:
@@ -84,6 +90,46 @@ def test_groups(lowtide: SimpleNamespace, other: Driver, topic: str) -> None:
     run("groups", "reset", group, "--to", "latest", "--topic", f"{topic}:0-1", "--yes", bootstrap=bootstrap)
     assert [each["offset"] for each in answer("groups", "offsets", group, bootstrap=bootstrap)["offsets"]] == [10, 0]
     assert "no terminal to ask on" in sentence("groups", "delete", group, bootstrap=bootstrap, code=4)
+    run("groups", "delete", group, "--yes", bootstrap=bootstrap)
+    assert "GROUP_ID_NOT_FOUND" in run("groups", "describe", group, bootstrap=bootstrap, code=1).stderr
+
+
+def share_heartbeat(bootstrap: str, group: str, epoch: int, *topics: str) -> None:
+    """One heartbeat of the only member of a share group: with epoch 0 it joins."""
+
+    async def send() -> None:
+        host, _, port = bootstrap.partition(":")
+        client = await WireClient.connect(host, int(port))
+        try:
+            request = ShareGroupHeartbeatRequest(
+                group_id=group, member_id="sharer", member_epoch=epoch, subscribed_topic_names=list(topics) or None
+            )
+            answered = await client.request(request, 1)
+            assert answered.error_code == ErrorCode.NONE, ErrorCode(answered.error_code)
+        finally:
+            client.close()
+
+    asyncio.run(send())
+
+
+def test_a_share_group(lowtide: SimpleNamespace, other: Driver, topic: str) -> None:
+    """KIP-932: listed, described with a member and without, where it starts, set back, deleted."""
+    bootstrap, group = lowtide.bootstrap, f"share-of-{topic}"
+    other.produce(topic, [Sent(b"k", b"v")] * 10)
+    share_heartbeat(bootstrap, group, 0, topic)
+    told = answer("groups", "describe", group, bootstrap=bootstrap)["groups"][0]
+    assert (told["kind"], told["state"], len(told["members"])) == ("share", "Stable", 1)
+    refused = answer("groups", "reset", group, "--topic", topic, "--to", 4, "--yes", bootstrap=bootstrap, code=1)
+    assert refused["offsets"][0]["error"]["code"] == "NON_EMPTY_GROUP"
+    share_heartbeat(bootstrap, group, LEAVES)
+    listed = {each["group"]: each["kind"] for each in answer("groups", "list", "--kind", "share", bootstrap=bootstrap)["groups"]}
+    assert listed == {group: "share"}
+    run("groups", "reset", group, "--topic", f"{topic}:0", "--to", 4, "--yes", bootstrap=bootstrap)
+    told = answer("groups", "describe", group, bootstrap=bootstrap)["groups"][0]
+    assert (told["state"], told["members"]) == ("Empty", [])
+    assert [(row["partition"], row["committed"], row["log_end_offset"], row["lag"]) for row in told["offsets"]][:1] == [(0, 4, 10, 6)]
+    planned = answer("groups", "reset", group, "--shift-by", -1, "--dry-run", bootstrap=bootstrap)
+    assert planned["offsets"][0] == {"topic": topic, "partition": 0, "old": 4, "new": 3, "error": None}
     run("groups", "delete", group, "--yes", bootstrap=bootstrap)
     assert "GROUP_ID_NOT_FOUND" in run("groups", "describe", group, bootstrap=bootstrap, code=1).stderr
 
