@@ -20,7 +20,7 @@ from lowtide.replication import in_sync_replicas
 from lowtide.replication.follower_reads import FollowerReads
 from lowtide.replication.leadership import Leadership
 from lowtide.replication.topic_names import INTERNAL_TOPICS
-from lowtide.replication.topic_traffic import TopicTraffic
+from lowtide.replication.topic_traffic import Traffic
 from lowtide.storage.log.log import Log, LogConfig
 from lowtide.storage.log.validation_rules import MAXIMUM_DECOMPRESSED_BYTES, ValidationRules
 
@@ -101,14 +101,14 @@ class Partition:
         local_broker_id: BrokerId,
         log: Log,
         lag_time_max_ms: int = DEFAULT_LAG_TIME_MAX_MS,
-        traffic: TopicTraffic | None = None,
+        traffic: Traffic | None = None,
     ) -> None:
         """A hosted partition without a leader; `become` tells it who leads. `lag_time_max_ms` is `replica.lag.time.max.ms`.
 
-        `traffic` is that of its topic, which its other partitions count in too.
+        `traffic` is what it counts in.
         """
         self.topic_partition = topic_partition
-        self.traffic = TopicTraffic() if traffic is None else traffic
+        self.traffic = Traffic() if traffic is None else traffic
         self.is_internal = topic_partition.topic in INTERNAL_TOPICS
         self.topic_id = topic_id
         self.local_broker_id = local_broker_id
@@ -187,7 +187,7 @@ class Partition:
         return changed
 
     def count_records(self) -> None:
-        """Count in the topic's traffic what was appended as leader since the last call: the offsets say it, so no request has to."""
+        """Count in the traffic what was appended as leader since the last call: the offsets say it, so no request has to."""
         end = self.log.log_end_offset
         if self.is_leader:
             self.traffic.messages_in += end - self.counted_end

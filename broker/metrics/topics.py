@@ -11,6 +11,7 @@ from typing import Final
 from lowtide.broker.metrics.exposition import Page, escaped
 from lowtide.broker.metrics.metric import counter
 from lowtide.broker.metrics.sources import Scrape
+from lowtide.replication.topic_traffic import Traffic
 
 _PREFIX: Final = "kafka_server_brokertopicmetrics_"
 _ROWS_A_STEP: Final = 500
@@ -34,7 +35,7 @@ _BY_TOPIC: Final = {
         f"{_PREFIX}failedfetchrequests_total", "Those of Fetch requests whose log could not be read.", "topic"
     ),
 }
-"""By the fields of `TopicTraffic`."""
+"""By the fields of `Traffic`."""
 
 _FOR_ALL: Final = {
     "replication_bytes_in": counter(f"{_PREFIX}replicationbytesin_total", "Bytes of batches appended as follower.", unit="bytes"),
@@ -47,9 +48,15 @@ METRICS: Final = (*_BY_TOPIC.values(), *_FOR_ALL.values())
 def write(scrape: Scrape, page: Page) -> Iterator[None]:
     """Write them, some lines at a time."""
     traffic = scrape.sources.broker.replicas.traffic
-    topics = [(f'{{topic="{escaped(topic)}"}}', each) for topic, each in sorted(traffic.by_topic.items())]
-    total = traffic.total()
-    yield
+    topics = []
+    total = Traffic()
+    total.add(traffic.unnamed)
+    for found in traffic.by_topic():
+        if found is not None:
+            topic, each = found
+            topics.append((f'{{topic="{escaped(topic)}"}}', each))
+            total.add(each)
+        yield
     for field, metric in _BY_TOPIC.items():
         name = page.begin(metric)
         page.write([f"{name} {getattr(total, field)}\n"])

@@ -186,7 +186,7 @@ class AssignedPartitions:
             local_broker_id=self.broker_id,
             log=log,
             lag_time_max_ms=self._led.lag_time_max_ms,
-            traffic=self._replicas.traffic.of(key.topic),
+            traffic=self._replicas.traffic.of(key),
         )
         self._replicas.add(partition)
         return partition

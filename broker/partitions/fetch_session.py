@@ -29,7 +29,7 @@ from lowtide.runtime.random import Random
 if TYPE_CHECKING:
     from lowtide.replication.leadership import FollowerState
     from lowtide.replication.partition import Partition
-    from lowtide.replication.topic_traffic import TopicTraffic
+    from lowtide.replication.topic_traffic import Traffic
 
 CONSUMER: Final[BrokerId] = -1
 """The replica id of who isn't a broker."""
@@ -73,7 +73,7 @@ class FetchTarget(msgspec.Struct, kw_only=True, eq=False):
     follower: FollowerState | None = None
     at_end: bool = False
     read_bytes: int = 0
-    traffic: TopicTraffic | None = None
+    traffic: Traffic | None = None
     """Of the records that were read last, and where they are counted when they are sent."""
 
     @property

@@ -13,7 +13,7 @@ from lowtide.replication.leadership import UNKNOWN_BROKER_EPOCH
 if TYPE_CHECKING:
     from lowtide.broker.partitions.fetch_session import FetchTarget
     from lowtide.protocol.messages.fetch import PartitionData
-    from lowtide.replication.topic_traffic import TopicTraffic
+    from lowtide.replication.topic_traffic import Traffic
 
 
 class FetchRules(msgspec.Struct, kw_only=True):
@@ -42,7 +42,7 @@ class FetchOutcome(msgspec.Struct):
     ends_wait: bool
     waitable: int
     noted: int = 0
-    unsent: dict[TopicTraffic, int] | None = None
+    unsent: dict[Traffic, int] | None = None
 
     def count_sent(self, rules: FetchRules) -> None:
         """The answer is given: what is `unsent` counts."""

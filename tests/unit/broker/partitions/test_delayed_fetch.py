@@ -46,7 +46,7 @@ class Replicas:
                 is_leader=True,
                 leader_epoch=0,
                 check_leadership=lambda _epoch: ErrorCode.NONE,
-                traffic=self.traffic.of(topic),
+                traffic=self.traffic.of(TopicPartition(topic, 0)),
             )
             for topic in topics
         }

@@ -401,11 +401,11 @@ def test_what_a_waiting_fetch_sends_is_counted_once() -> None:
         client = await one_record_each(world)
         assert world.broker is not None
         assert world.broker.replicas is not None
-        traffic = world.broker.replicas.traffic.of("t")
-        assert traffic.bytes_out == 0
+        traffic = world.broker.replicas.traffic
+        assert traffic.of_topic("t").bytes_out == 0
         answer = told(await client.request(fetch(wait_ms=100, minimum_bytes=1 << 20), VERSION))
         sent = sum(size for _, _, size in answer.values())
         assert sent > 0
-        assert traffic.bytes_out == sent
+        assert traffic.of_topic("t").bytes_out == sent
 
     simulate(run)

@@ -100,7 +100,7 @@ def test_what_is_read_again_after_a_wait_counts_once(session_epoch: int, partiti
         sent = sum(len(each.records) for topic in answer.responses for each in topic.partitions)
         assert sent == partitions * len(A_RECORD)
         assert world.replicas.leader_throttle.quota.total_bytes == sent
-        assert world.replicas.traffic.total().replication_bytes_out == sent
+        assert world.replicas.traffic.of_topic("t").replication_bytes_out == sent
 
     leading.simulate(run)
 

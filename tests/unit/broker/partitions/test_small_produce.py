@@ -26,6 +26,7 @@ from lowtide.protocol.messages.alter_client_quotas import (
 from lowtide.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from lowtide.protocol.types import ZERO_TOPIC_ID
+from lowtide.replication.topic_traffic import Traffic
 from lowtide.runtime.clock import SIMULATION_WALL_START_MS as NOW_MS
 from lowtide.runtime.random import Random
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
@@ -123,7 +124,8 @@ class World:
         """What was counted, and what is on the disk."""
         replicas = self.serving.replicas
         traffic = {
-            name: {field: getattr(each, field) for field in each.__slots__} for name, each in sorted(replicas.traffic.by_topic.items())
+            topic: {field: getattr(replicas.traffic.of_topic(topic), field) for field in Traffic.__slots__}
+            for topic in sorted({key.topic for key in replicas.partitions})
         }
         logs = {}
         for (name, _), partition in sorted(replicas.partitions.items()):
