@@ -38,6 +38,7 @@ from lowtide.simulation.coordinator_work import (
 from lowtide.simulation.faults import ALONE, FAULTS, WHERE_NAMED
 from lowtide.simulation.history import HistoryError
 from lowtide.simulation.machines import State
+from lowtide.simulation.shared_machines import share_machines
 from lowtide.simulation.transaction_load import TRANSACTION_SETTINGS
 from lowtide.simulation.upkeep_work import UpkeepWork
 
@@ -100,6 +101,8 @@ class ClusterSimulation(ClusterWorld):
             self.invariants.promises.loads.setdefault(load.topic, {})[load.partition] = load
             self.loads.append(load)
         self.authorization = AuthorizationWork(self, Random(seed + 6), self.kinds)
+        if faults is not None and "leaders are given" in faults:
+            share_machines(self)
         self._faults = {name: (FAULTS | WHERE_NAMED)[name] for name in faults} if faults is not None else FAULTS
         self._tasks: list[asyncio.Task[None]] = []
         self._striking = Counter[str]()

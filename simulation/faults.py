@@ -28,7 +28,7 @@ from lowtide.simulation.disk_faults import (
 )
 from lowtide.simulation.held_loops import held_loop
 from lowtide.simulation.machines import Machine, State
-from lowtide.simulation.shared_machines import death_is_seen, machine_dies, supervisor_dies
+from lowtide.simulation.shared_machines import death_is_seen, leaders_are_given, machine_dies, supervisor_dies
 from lowtide.simulation.store_restores import store_restored
 from lowtide.simulation.uncommitted_leaders import leaders_die_uncommitted
 
@@ -306,6 +306,7 @@ WHERE_NAMED: Final[dict[str, tuple[Fault, int]]] = {
     "machine dies": (machine_dies, 8),
     "supervisor dies": (supervisor_dies, 8),
     "death is seen": (death_is_seen, 8),
+    "leaders are given": (leaders_are_given, 16),
 }
 """Those that need a cluster made for them, or that have runs of their own: they strike where a run names them."""
 

@@ -2,21 +2,65 @@
 
 Brokers of one rack are on one machine. Three things happen only there: the machine's power takes all of them at once; a supervisor that
 dies has all of them stop by themselves, and its successor starts none before the last has ended; and a supervisor that sees one of them end
-has its lease end at once, so that the others need not wait for its session.
+has its lease end at once, so that the others need not wait for its session. And it has one give leaderships to another one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
 from lowtide.metadata.store import NO_LEASE, LeaseId, MetadataStoreError
+from lowtide.replication.leader_balance import BrokerLoad, LeaderMove
 from lowtide.simulation.cluster_world import ClusterWorld
 from lowtide.simulation.machines import Machine, State
 
 _END_LIMIT_S: Final = 20.0
 _SHARE_OF_KILLED: Final = 0.3
 _LOOK_S: Final = 0.02
+
+
+class Beside:
+    """The other brokers of a machine, as one of them has them (`Neighbours`)."""
+
+    def __init__(self, machines: Sequence[Machine], on_report: Callable[[BrokerLoad], None] = lambda _load: None) -> None:
+        """`machines` are the brokers of one machine."""
+        self._machines = machines
+        self.report = on_report
+
+    @property
+    def machine(self) -> Sequence[int]:
+        return [each.broker_id for each in self._machines]
+
+    def away(self) -> Sequence[int]:
+        return [each.broker_id for each in self._machines if each.state is not State.UP]
+
+    async def pages(self, _form: str) -> Sequence[tuple[int, bytes]]:
+        return ()
+
+
+def share_machines(cluster: ClusterWorld) -> None:
+    """From their next start on brokers know of those on the same machine."""
+    for machine in cluster.machines:
+        machine.neighbours = Beside(beside(cluster, machine))
+
+
+async def leaders_are_given(cluster: ClusterWorld) -> None:
+    """A supervisor has a broker give a partition to another one of its machine, which is in sync as far as the store knows now."""
+    topic, number, state = cluster.some_partition()
+    leader = next((each for each in cluster.machines if each.broker_id == state.leader and each.is_running), None)
+    if leader is None or leader.broker is None:
+        return
+    beside_it = [each.broker_id for each in beside(cluster, leader) if each is not leader and each.broker_id in state.isr]
+    if not beside_it:
+        return
+    receiver = cluster.random.choice(beside_it)
+    cluster.note(f"{topic}-{number} is to be given by {leader.host} to broker {receiver}")
+    leader.broker.give(LeaderMove(topic, number, leader.broker_id, receiver, 0.1, 0.9, 0.1))
+    await cluster.sleep(0.0, 1.0)
+    now = cluster.partition(topic, number)
+    cluster.effects["leadership given"] += now is not None and now.leader == receiver and now.leader_epoch == state.leader_epoch + 1
 
 
 def beside(cluster: ClusterWorld, machine: Machine) -> list[Machine]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from lowtide.broker.config.key import ConfigKey, Matching, OneOf, Type, at_least
+from lowtide.broker.config.key import ConfigKey, Matching, OneOf, Range, Type, at_least
 from lowtide.broker.config.log_levels import LEVELS
 
 _INT: Final = Type.INT
@@ -50,6 +50,15 @@ OWN_KEYS: Final[tuple[ConfigKey, ...]] = (
     ConfigKey("lowtide.log.free.deleted", Type.BOOLEAN, "true", None,
               "Whether deleted records give their room on the disk back at once: files below the log start and of deleted topics are emptied, and the one that "
               "holds the log start gets a hole. Without it their room is free when file.delete.delay.ms is over, in whole segments.", enforced=True),
+
+    # Several processes on one machine.
+    ConfigKey("lowtide.leader.balance.enable", Type.BOOLEAN, "true", None,
+              "Whether the leadership of partitions moves from a process that is full to another one of the same machine (--processes) that has a replica "
+              "in sync, and room.", enforced=True),
+    ConfigKey("lowtide.leader.balance.busy.percent", _INT, "70", Range(10, 100),
+              "How much of the time the event loop of a process runs that is full.", enforced=True),
+    ConfigKey("lowtide.leader.balance.moves.per.minute", _INT, "6", Range(1, 1000),
+              "How many partitions of a machine get another leader for that in a minute, at most.", enforced=True),
 
     # The audit log.
     ConfigKey("lowtide.audit.log", Type.STRING, "off", OneOf(("off", "log", "file")),

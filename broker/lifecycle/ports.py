@@ -12,6 +12,7 @@ from lowtide.metadata.embedded import METADATA_FILE, EmbeddedStore
 from lowtide.metadata.etcd_address import DEFAULT_PREFIX, EtcdAddress
 from lowtide.metadata.lease_keeper import KeeperTimes, LeaseKeeper, ThreadLeaseKeeper
 from lowtide.metadata.store import MetadataStoreError, OwnedStore
+from lowtide.replication.leader_balance import BrokerLoad
 from lowtide.runtime.clock import Clock, SystemClock
 from lowtide.runtime.committer import MeasuredCommitter, ThreadCommitter
 from lowtide.runtime.filesystem import AlreadyLockedError, FileSystem, OsFileSystem
@@ -39,6 +40,10 @@ class Neighbours(Protocol):
 
     async def pages(self, form: str) -> Sequence[tuple[int, bytes]]:
         """Their pages of metrics, of those that answer soon, by their ids. `form`: the value of a `Format`."""
+        ...
+
+    def report(self, load: BrokerLoad) -> None:
+        """Have the supervisor know how busy this broker is."""
         ...
 
 

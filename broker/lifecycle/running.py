@@ -62,7 +62,7 @@ async def run_broker(
         loop.add_signal_handler(number, on_signal)
     lines = TaskRegistry(lambda name, error: logger.error("task failed", task=name, error=f"{type(error).__name__}: {error}"))
     if supervisor is not None:
-        lines.spawn(supervisor.follow(stopping.set, broker.hurry, partial(_own_page, broker)), name="supervisor")
+        lines.spawn(supervisor.follow(stopping.set, broker.hurry, partial(_own_page, broker), broker.give), name="supervisor")
     tell_plain_walk(logger)
     await broker.start()
     address = broker.address

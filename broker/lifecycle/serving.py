@@ -17,6 +17,7 @@ from lowtide.broker.administration.topic_administrator import TopicAdministrator
 from lowtide.broker.audit.audit_log import AuditEvent
 from lowtide.broker.config.http_listeners import HTTPS
 from lowtide.broker.config.key import number
+from lowtide.broker.config.leader_balance import balance_rules
 from lowtide.broker.config.open_listeners import open_beyond_loopback
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
@@ -32,6 +33,7 @@ from lowtide.broker.lifecycle.authorization import make_authorizer
 from lowtide.broker.lifecycle.disk_space import DiskSpace
 from lowtide.broker.lifecycle.due_work import DueWork
 from lowtide.broker.lifecycle.http_parts import HttpParts, make_http
+from lowtide.broker.lifecycle.leader_loads import LeaderLoads
 from lowtide.broker.lifecycle.listener_certificates import ListenerCertificates
 from lowtide.broker.lifecycle.listener_logins import ListenerLogins
 from lowtide.broker.lifecycle.listener_security import listener_security, peer_login
@@ -67,6 +69,7 @@ if TYPE_CHECKING:
     from lowtide.broker.metrics.collector import Collector
     from lowtide.metadata.image import ImageDelta, MetadataImage, TopicImage
     from lowtide.metadata.session import MetadataSession
+    from lowtide.replication.leader_balance import LeaderMove
     from lowtide.runtime.http_site import Site
     from lowtide.storage.directory.log_manager import LogManager
     from lowtide.storage.log.log import Log
@@ -139,10 +142,18 @@ class Serving:
         )
         self.loop_health = LoopHealth(ports.loop, ports.clock, ports.read_usage, base.log, self.host.active_since)
         self.observed = self._observed()
+        self._leader_loads = self._make_leader_loads(context)
         dispatcher.register(handlers_of_ours(context, groups, self.retention, self.observed, dispatcher.routes))
         self._due_work = DueWork(
             ports.loop, ports.clock, log_manager.directories, (*self._ticks(log_manager), TokenSweep(context).on_tick, *pieces)
         )
+
+    def _make_leader_loads(self, context: BrokerContext) -> LeaderLoads | None:
+        """None where no leadership moves to another process of the machine."""
+        ports, rules = self._base.ports, balance_rules(self._base.configs.current)
+        if rules is None or ports.neighbours is None or len(ports.neighbours.machine) == 1:
+            return None
+        return LeaderLoads(context, ports, ports.neighbours, full=rules.full)
 
     def _observed(self) -> Observed:
         ports = self._base.ports
@@ -229,6 +240,7 @@ class Serving:
             self.observed.history.on_tick,
             DiskSpace(log_manager.directories, ports.clock, ports.loop, base.log).on_tick,
             MemoryUpkeep(ports.heap, ports.worker, ports.clock).on_tick,
+            *(() if self._leader_loads is None else (self._leader_loads.on_tick,)),
         ]
 
     # Starting
@@ -290,6 +302,11 @@ class Serving:
             self._own_login = base.configs.current.inter_broker_login
             self.partitions.peers.use(peer_login(base, self._certificates.by_listener))
 
+    def give(self, move: LeaderMove) -> None:
+        """Have another broker of the machine lead a partition of this one."""
+        if self._leader_loads is not None:
+            self._leader_loads.give(move)
+
     def on_directory_failed(self, logs: list[Log]) -> None:
         """A log directory went offline with these logs."""
         self.replicas.on_directory_failed(logs)
@@ -314,6 +331,7 @@ class Serving:
             retention=self.retention,
             cleaner=self.cleaner,
             unclean_elections=lambda: self._base.unclean_elections.count,
+            leaders_given=lambda: 0 if self._leader_loads is None else self._leader_loads.moves,
             loop_lag=self.loop_health.snapshot,
             read_usage=self._base.ports.read_usage,
             read_process=ProcessFiguresReader(),

@@ -35,6 +35,9 @@ _UNCLEAN: Final = counter(
     "kafka_controller_controllerstats_uncleanleaderelections_total",
     "Elections of a replica that wasn't in sync; those that were decided while this broker was the controller.",
 )
+_GIVEN: Final = counter(
+    "lowtide_leaders_given_total", "Partitions that this process, which was full, had another process of the machine lead."
+)
 _BROKERS: Final = gauge("kafka_brokers", "Brokers of the cluster. From the controller.")
 _BROKER_INFO: Final = gauge("kafka_broker_info", "1 for each broker of the cluster. From the controller.", "id", "address")
 _TOPIC_PARTITIONS: Final = gauge("kafka_topic_partitions", "Partitions of a topic. From the controller.", "topic")
@@ -48,6 +51,7 @@ METRICS: Final = (
     _FENCED_BROKERS,
     _PREFERRED,
     _UNCLEAN,
+    _GIVEN,
     _BROKERS,
     _BROKER_INFO,
     _TOPIC_PARTITIONS,
@@ -74,6 +78,7 @@ def write(scrape: Scrape, page: Page) -> Iterator[None]:
     page.one(_PARTITIONS, partitions)
     page.one(_PREFERRED, preferred)
     page.one(_UNCLEAN, scrape.sources.unclean_elections())
+    page.one(_GIVEN, scrape.sources.leaders_given())
     brokers = image.brokers if is_controller else {}
     page.one(_ACTIVE_BROKERS, len(brokers))
     page.one(_FENCED_BROKERS, len(image.known_brokers.keys() - brokers.keys()) if is_controller else 0)

@@ -47,6 +47,8 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True):
     cleaner: Cleaner | None
     """None where nothing is compacted."""
     unclean_elections: Callable[[], int]
+    leaders_given: Callable[[], int]
+    """Partitions that this broker had another one of its machine lead."""
     loop_lag: Callable[[], LoopLagSnapshot]
     read_usage: ReadUsage
     read_process: Callable[[], ProcessFigures]

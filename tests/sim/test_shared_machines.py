@@ -17,6 +17,7 @@ FAULTS = (
     "machine dies",
     "supervisor dies",
     "death is seen",
+    "leaders are given",
     "kill",
     "pause",
     "cut off",
@@ -34,5 +35,5 @@ def test_no_promise_is_broken() -> None:
     effects = Counter[str]()
     for seed in range(FIRST_SEED, FIRST_SEED + SEEDS):
         effects += simulate_cluster(seed, faults=FAULTS, strikes=10).effects
-    kinds = ("death of a machine", "death of a supervisor", "lease that ended with its process")
+    kinds = ("death of a machine", "death of a supervisor", "lease that ended with its process", "leadership given")
     assert SEEDS < ENOUGH or all(effects[kind] for kind in kinds), effects

@@ -12,8 +12,10 @@ from lowtide.broker.lifecycle.ports import Ports, real_ports
 from lowtide.broker.lifecycle.supervisor.line import (
     Away,
     Configuration,
+    Give,
     Hurry,
     Line,
+    LoadReported,
     Message,
     PageAsked,
     PageGiven,
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from lowtide.metadata.store import OwnedStore
+    from lowtide.replication.leader_balance import BrokerLoad, LeaderMove
 
 PAGES_TIMEOUT_S: Final = 5.0
 """How long the supervisor may take for the pages of the others: longer than it waits for each."""
@@ -66,10 +69,16 @@ class SupervisedBroker:
             shared_metadata=self.configuration.metadata,
         )
 
-    async def follow(self, stop: Callable[[], None], hurry: Callable[[], None], page: Callable[[str], Awaitable[bytes]]) -> None:
+    async def follow(
+        self,
+        stop: Callable[[], None],
+        hurry: Callable[[], None],
+        page: Callable[[str], Awaitable[bytes]],
+        give: Callable[[LeaderMove], None],
+    ) -> None:
         """Do as the supervisor orders. One that has died is no reason to wait for clients: its successor waits for this process to end.
 
-        `page` writes the broker's own page of metrics in a format.
+        `page` writes the broker's own page of metrics in a format, `give` has another broker lead a partition.
         """
         while (message := await self._line.receive()) is not None:
             if isinstance(message, Stop | Hurry):
@@ -78,6 +87,8 @@ class SupervisedBroker:
                     hurry()
             elif isinstance(message, PageAsked):
                 self._tasks.spawn(self._give_page(message, page), name="page for the supervisor")
+            elif isinstance(message, Give):
+                give(message.move)
             else:
                 self._take(message)
         stop()
@@ -121,6 +132,10 @@ class SupervisedBroker:
             return ()
         finally:
             self._asked.pop(number, None)
+
+    def report(self, load: BrokerLoad) -> None:
+        """See `Neighbours`."""
+        self._line.send(LoadReported(load))
 
     def serves(self, address: str, ports: Mapping[str, int]) -> None:
         """Say that clients are served."""

@@ -17,6 +17,7 @@ import msgspec
 from lowtide.broker.config.broker_config import Given
 from lowtide.metadata.etcd_address import EtcdAddress
 from lowtide.metadata.served_frames import HEAD, length_of
+from lowtide.replication.leader_balance import BrokerLoad, LeaderMove
 
 MAX_FRAME_BYTES: Final = 256 << 20
 """Both ends are this program: a length above it can only be a fault of ours."""
@@ -82,7 +83,19 @@ class PageGiven(msgspec.Struct, frozen=True, tag=True):
     page: bytes
 
 
-Message: TypeAlias = Configuration | Stop | Hurry | Serves | Away | PagesAsked | PagesGiven | PageAsked | PageGiven
+class LoadReported(msgspec.Struct, frozen=True, tag=True):
+    """From a broker: how busy it is."""
+
+    load: BrokerLoad
+
+
+class Give(msgspec.Struct, frozen=True, tag=True):
+    """To the leader of a partition: have another broker lead it."""
+
+    move: LeaderMove
+
+
+Message: TypeAlias = Configuration | Stop | Hurry | Serves | Away | PagesAsked | PagesGiven | PageAsked | PageGiven | LoadReported | Give
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final[msgspec.msgpack.Decoder[Message]] = msgspec.msgpack.Decoder(Message)

@@ -8,7 +8,18 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from lowtide.broker.config.broker_config import Given, load_config
-from lowtide.broker.lifecycle.supervisor.line import Configuration, Hurry, Line, Message, PageAsked, PageGiven, PagesAsked, Serves, Stop
+from lowtide.broker.lifecycle.supervisor.line import (
+    Configuration,
+    Hurry,
+    Line,
+    LoadReported,
+    Message,
+    PageAsked,
+    PageGiven,
+    PagesAsked,
+    Serves,
+    Stop,
+)
 from lowtide.broker.lifecycle.supervisor.restarts import Restarts
 from lowtide.metadata.store import MetadataStoreError
 from lowtide.metadata.store_server import ServedConnection, serve_store
@@ -20,6 +31,7 @@ if TYPE_CHECKING:
 
     from lowtide.broker.lifecycle.supervisor.shares import Share
     from lowtide.metadata.store import MetadataStore
+    from lowtide.replication.leader_balance import BrokerLoad
 
 PAGE_TIMEOUT_S: Final = 3.0
 """How long a broker may take for its page of metrics: that of 10,000 partitions takes a second."""
@@ -34,6 +46,10 @@ class MemberListener(Protocol):
 
     def on_pages_asked(self, member: Member, asked: PagesAsked) -> None:
         """It wants the pages of metrics of the others."""
+        ...
+
+    def on_load(self, load: BrokerLoad) -> None:
+        """It says how busy it is."""
         ...
 
 
@@ -151,6 +167,8 @@ class Member:
                 asked = self._pages.pop(message.number, None)
                 if asked is not None and not asked.done():
                     asked.set_result(message.page)
+            elif isinstance(message, LoadReported):
+                self._listener.on_load(message.load)
 
     def _keep_ports(self, ports: dict[str, int]) -> None:
         """A next life is reached where this one is."""

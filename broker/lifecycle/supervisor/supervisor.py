@@ -20,13 +20,15 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from lowtide.broker.config.broker_config import BrokerConfig
-from lowtide.broker.lifecycle.supervisor.line import Away, Configuration, PagesAsked, PagesGiven
+from lowtide.broker.config.leader_balance import balance_rules
+from lowtide.broker.lifecycle.supervisor.line import Away, Configuration, Give, PagesAsked, PagesGiven
 from lowtide.broker.lifecycle.supervisor.member import Member
 from lowtide.broker.lifecycle.supervisor.restarts import LAST_DELAY_MS, TOLD_MAX
 from lowtide.broker.lifecycle.supervisor.shares import Share
 from lowtide.metadata.embedded import LOCK_SUFFIX, METADATA_FILE, EmbeddedStore
 from lowtide.metadata.etcd_address import EtcdAddress
 from lowtide.metadata.writer import is_set_within
+from lowtide.replication.leader_balance import LeaderBalance
 from lowtide.runtime.clock import Clock, SystemClock
 from lowtide.runtime.filesystem import AlreadyLockedError, FileSystem, OsFileSystem
 from lowtide.runtime.process import environment
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lowtide.metadata.store import OwnedStore
+    from lowtide.replication.leader_balance import BrokerLoad
 
 REFUSED: Final = 2
 """The exit code of a broker that says why it can't start."""
@@ -66,10 +69,23 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 class Supervisor:
     """The brokers, and what becomes of them. `run` once."""
 
-    def __init__(self, members: Sequence[Member], store: OwnedStore | None, clock: Clock, log: Any, service: ServiceManager) -> None:
-        """`store` is what the brokers are served; None where each has a way of its own to an etcd."""
+    def __init__(
+        self,
+        *,
+        members: Sequence[Member],
+        store: OwnedStore | None,
+        balance: LeaderBalance | None,
+        clock: Clock,
+        log: Any,
+        service: ServiceManager,
+    ) -> None:
+        """`store` is what the brokers are served; None where each has a way of its own to an etcd.
+
+        `balance` decides which leaderships move; None where none do.
+        """
         self._members = members
         self._store = store
+        self._balance = balance
         self._clock = clock
         self._log = log
         self._service = service
@@ -110,6 +126,14 @@ class Supervisor:
         others = [each for each in self._members if each is not member]
         pages = await asyncio.gather(*(each.page(asked.form) for each in others))
         member.send(PagesGiven(asked.number, tuple((each.node_id, page) for each, page in zip(others, pages, strict=True) if page)))
+
+    def on_load(self, load: BrokerLoad) -> None:
+        """A broker says how busy it is: it may be the one that makes clear what should move."""
+        if self._balance is None:
+            return
+        self._balance.on_load(load)
+        for move in self._balance.moves(self._clock.monotonic_ms()):
+            next(member for member in self._members if member.node_id == move.giver).send(Give(move))
 
     def _say_who_is_away(self) -> None:
         away = Away(tuple(each.node_id for each in self._members if not each.address))
@@ -157,6 +181,8 @@ class Supervisor:
                 self._log.error("a broker cannot be started", broker=member.node_id, reason=str(error))
                 code = 1
             self._say_who_is_away()
+            if self._balance is not None:
+                self._balance.on_away(member.node_id)
             if self._stopping.is_set():
                 return 0 if code in _ASKED_TO_END else code
             delay_ms = member.restarts.on_ended(self._clock.monotonic_ms())
@@ -207,7 +233,15 @@ async def supervise(plan: Plan, log: Any, version: str) -> int:
     try:
         place = "" if store is None else f"{directory}/{METADATA_FILE}"
         members: list[Member] = []
-        supervisor = Supervisor(members, store, clock, log, ServiceManager(environment()))
+        rules = balance_rules(plan.config)
+        supervisor = Supervisor(
+            members=members,
+            store=store,
+            balance=None if rules is None else LeaderBalance(rules),
+            clock=clock,
+            log=log,
+            service=ServiceManager(environment()),
+        )
         for share in plan.shares:
             brokers = tuple(each.node_id for each in plan.shares)
             configuration = Configuration(dict(share.given), plan.host_name, place, plan.etcd, brokers)

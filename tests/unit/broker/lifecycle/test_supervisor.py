@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.lifecycle.supervisor.line import PagesAsked, PagesGiven
+from lowtide.broker.lifecycle.supervisor.line import Give, PagesAsked, PagesGiven
 from lowtide.broker.lifecycle.supervisor.restarts import Restarts
 from lowtide.broker.lifecycle.supervisor.supervisor import REFUSED, Supervisor
+from lowtide.replication.leader_balance import SAMPLES, BalanceRules, BrokerLoad, LeaderBalance, LeaderMove, PartitionLoad
 from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.service_manager import ServiceManager
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
@@ -75,12 +76,15 @@ class Lines:
         return lambda event, **_fields: self.events.append(event)
 
 
-def run(*members: Member, signals: Sequence[float] = (5.0,), store: Any = None, first_alone: bool = False) -> tuple[int, list[str]]:
+def run(
+    *members: Member, signals: Sequence[float] = (5.0,), store: Any = None, first_alone: bool = False, balance: LeaderBalance | None = None
+) -> tuple[int, list[str]]:
     """Exit code and log of a supervisor that gets signals at these times."""
     log = Lines()
 
     async def scenario(loop: SimulatedLoop) -> int:
-        supervisor = Supervisor(members, store, SimulatedClock(loop), log, ServiceManager({}))  # type: ignore[arg-type]
+        parts: Any = {"members": members, "store": store, "balance": balance, "log": log}
+        supervisor = Supervisor(**parts, clock=SimulatedClock(loop), service=ServiceManager({}))
         for member in members:
             member.supervisor = supervisor
         for at_s in signals:
@@ -164,3 +168,37 @@ def test_pages_come_from_those_that_serve() -> None:
     asking = Asking(4)
     run(first, second, third, asking)
     assert [each for each in asking.sent if isinstance(each, PagesGiven)] == [PagesGiven(7, ((1, b"page"), (2, b"page")))]
+
+
+class Reporting(Member):
+    """Says how busy it is, again and again."""
+
+    def __init__(self, load: BrokerLoad, **fields: Any) -> None:
+        super().__init__(load.broker, **fields)
+        self._load = load
+
+    async def live(self) -> int:
+        for _ in range(SAMPLES):
+            self.supervisor.on_load(self._load)
+        return await super().live()
+
+
+def test_a_full_broker_is_ordered_to_give() -> None:
+    """It alone, and only where leaderships move."""
+    load = BrokerLoad(1, 0.9, (PartitionLoad("t", 0, 0.3, 1, (2,)),))
+    for balance, orders in ((LeaderBalance(BalanceRules()), [Give(LeaderMove("t", 0, 1, 2, 0.3, 0.9, 0.1))]), (None, [])):
+        first, second = Reporting(load), Reporting(BrokerLoad(2, 0.1))
+        run(first, second, balance=balance)
+        assert [each for each in first.sent if isinstance(each, Give)] == orders
+        assert not [each for each in second.sent if isinstance(each, Give)]
+
+
+def test_a_broker_that_has_ended_takes_no_part() -> None:
+    """What it reported is of another life."""
+    load = BrokerLoad(1, 0.9, (PartitionLoad("t", 0, 0.3, 1, (2,)),))
+    balance = LeaderBalance(BalanceRules())
+    first, second = Reporting(load, lives=[(1.0, -9)]), Member(2)
+    run(first, second, balance=balance)
+    for _ in range(SAMPLES):
+        balance.on_load(BrokerLoad(2, 0.1))
+    assert balance.moves(0) == []

@@ -82,6 +82,7 @@ def test_no_step_looks_at_more_partitions_than_others_can_wait_for(subject: Any)
     sources = SimpleNamespace(
         broker=broker,
         unclean_elections=lambda: 0,
+        leaders_given=lambda: 0,
         isr_changes=SimpleNamespace(shrinks=0, expands=0, failures=0),
         fetchers=SimpleNamespace(followed=list, totals=lambda: (0, 0)),
     )

@@ -1,0 +1,143 @@
+"""How busy this broker is, and which of its partitions another broker of the same machine should lead: reported, and given away.
+
+The supervisor decides (`replication/leader_balance`); the leader makes a move, or doesn't, by its own image (`replication/leader_moves`).
+
+What a partition costs its leader is its share of what all partitions here have had since the last report: requests and bytes, as metrics
+count them. They are looked at only while the broker is full, so one that is not costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Final
+
+from lowtide.broker.slices import run_in_slices
+from lowtide.metadata.changes import ChangePlan
+from lowtide.metadata.errors import ConflictError, FencedError, SessionError
+from lowtide.metadata.store import AmbiguousError, MetadataStoreError
+from lowtide.protocol.types import BrokerEpoch, BrokerId, TopicPartition
+from lowtide.replication.elections import steady_epochs
+from lowtide.replication.leader_balance import REPORT_INTERVAL_MS, BrokerLoad, LeaderMove, PartitionLoad
+from lowtide.replication.leader_moves import can_receive, plan_leader_move
+
+if TYPE_CHECKING:
+    from lowtide.broker.context import BrokerContext
+    from lowtide.broker.lifecycle.ports import Neighbours, Ports
+    from lowtide.replication.partition import Partition
+    from lowtide.replication.topic_traffic import Traffic
+
+REPORTED_MAX: Final = 50
+"""The largest partitions of a report: far more than may move before the next one."""
+
+BYTES_IN_PER_REQUEST: Final = 10_000
+BYTES_OUT_PER_REQUEST: Final = 50_000
+"""So many bytes cost as much as a request does besides. Source: docs/performance.md, one record and sixteen in a request, and consuming."""
+
+_PARTITIONS_A_STEP: Final = 200
+_NS_PER_MS: Final = 1_000_000
+_NOT_MADE: Final = (AmbiguousError, ConflictError, FencedError, MetadataStoreError, SessionError)
+
+
+def cost(traffic: Traffic) -> float:
+    """What a partition has cost since the broker's start, in requests."""
+    bytes_in = traffic.bytes_in + traffic.replication_bytes_in
+    bytes_out = traffic.bytes_out + traffic.replication_bytes_out
+    return traffic.produce_requests + traffic.fetch_requests + bytes_in / BYTES_IN_PER_REQUEST + bytes_out / BYTES_OUT_PER_REQUEST
+
+
+class LeaderLoads:
+    """Reports to the supervisor, and follows its orders. `on_tick` about once a second."""
+
+    def __init__(self, context: BrokerContext, ports: Ports, neighbours: Neighbours, *, full: float) -> None:
+        self.moves = 0
+        """Partitions that were given away."""
+        self._context = context
+        self._ports = ports
+        self._neighbours = neighbours
+        self._full = full
+        self._due_ms = 0
+        self._last = (ports.clock.monotonic_ms(), ports.read_usage().cpu_ns)
+        self._before: dict[TopicPartition, float] = {}
+        """The costs at the last report; empty while the broker was not full."""
+        self._runs = False
+
+    def on_tick(self) -> None:
+        """Report, if it is time."""
+        now_ms = self._ports.clock.monotonic_ms()
+        if now_ms < self._due_ms or self._runs:
+            return
+        self._due_ms = now_ms + REPORT_INTERVAL_MS
+        (last_ms, last_ns), self._last = self._last, (now_ms, self._ports.read_usage().cpu_ns)
+        if now_ms <= last_ms:
+            return
+        load = (self._last[1] - last_ns) / ((now_ms - last_ms) * _NS_PER_MS)
+        if load < self._full:
+            self._before = {}
+            self._neighbours.report(BrokerLoad(self._context.metadata.broker_id, load))
+            return
+        self._runs = True
+        costs: dict[TopicPartition, float] = {}
+        run_in_slices(self._ports.loop, self._ports.clock, self._costs(costs), lambda: self._report(load, costs))
+
+    def _costs(self, costs: dict[TopicPartition, float]) -> Iterator[None]:
+        for count, partition in enumerate(list(self._context.replicas.partitions.values())):
+            costs[partition.topic_partition] = cost(partition.traffic)
+            if count % _PARTITIONS_A_STEP == 0:
+                yield
+
+    def _report(self, load: float, costs: dict[TopicPartition, float]) -> None:
+        self._runs = False
+        before, self._before = self._before, costs
+        since = {key: each - before[key] for key, each in costs.items() if key in before}
+        total = sum(since.values())
+        partitions: list[PartitionLoad] = []
+        if total > 0:
+            steady = steady_epochs(self._context.metadata.image)
+            for key in sorted(since, key=lambda key: since[key], reverse=True)[:REPORTED_MAX]:
+                partition = self._context.replicas.partitions.get(key)
+                receivers = () if partition is None else self._receivers(partition, steady)
+                if partition is not None and receivers:
+                    share = load * since[key] / total
+                    partitions.append(PartitionLoad(key.topic, key.partition, share, partition.replicas[0], receivers))
+        self._neighbours.report(BrokerLoad(self._context.metadata.broker_id, load, tuple(partitions)))
+
+    def _receivers(self, partition: Partition, steady: Mapping[BrokerId, BrokerEpoch]) -> tuple[BrokerId, ...]:
+        """Those of this machine that could lead it. Internal topics stay: their coordinators would move with them."""
+        if not partition.is_leader or partition.is_internal or len(partition.replicas) == 1:
+            return ()
+        image, (topic_name, number) = self._context.metadata.image, partition.topic_partition
+        topic = image.topics.get(topic_name)
+        if topic is None or topic.topic_id != partition.topic_id or number >= len(topic.partitions):
+            return ()
+        away = self._neighbours.away()
+        found = [each for each in partition.in_sync_replicas if each in self._neighbours.machine and each not in away]
+        return tuple(each for each in found if can_receive(image, topic, number, each, steady))
+
+    def give(self, move: LeaderMove) -> None:
+        """Have another broker lead a partition, as the supervisor has decided."""
+        self._context.tasks.spawn(self._give(move), name=f"leadership of {move.topic}-{move.partition}")
+
+    async def _give(self, move: LeaderMove) -> None:
+        metadata, log = self._context.metadata, self._context.log
+        name = f"{move.topic}-{move.partition}"
+        topic = metadata.image.topics.get(move.topic)
+        step = None
+        if topic is not None and move.partition < len(topic.partitions):
+            step = plan_leader_move(metadata.image, self._context.metadata.broker_id, topic, move.partition, move.receiver)
+        if step is None:
+            log.info("a partition is not given to another process, for it has changed", partition=name, receiver=move.receiver)
+            return
+        try:
+            await metadata.commit(ChangePlan((step,), needs_controller=False))
+        except _NOT_MADE as error:
+            log.info("a partition could not be given to another process", partition=name, receiver=move.receiver, error=str(error))
+            return
+        self.moves += 1
+        log.info(
+            "this process is full: another one of the machine leads a partition",
+            partition=name,
+            receiver=move.receiver,
+            load_percent=round(100 * move.load),
+            our_load_percent=round(100 * move.giver_load),
+            their_load_percent=round(100 * move.receiver_load),
+        )
