@@ -27,24 +27,18 @@ class AnsweredConnection(Protocol):
 class AnswerRounds:
     """Those of a broker. Used from the event loop only."""
 
-    __slots__ = ("_answered", "_loop")
+    __slots__ = ("_loop", "answered")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._answered: dict[AnsweredConnection, None] | None = None
+        self.answered: dict[AnsweredConnection, None] | None = None
+        """Whom `end` calls; each adds itself that has an answer. None where answers aren't given together: then it is to send it."""
 
     def begin(self) -> None:
         """Answers are given together until `end`."""
-        self._answered = {}
+        self.answered = {}
 
     def end(self) -> None:
         """Have all of them sent."""
-        answered, self._answered = self._answered, None
+        answered, self.answered = self.answered, None
         call_all(self._loop, [(type(connection).send_answers, connection) for connection in answered or ()])
-
-    def takes(self, connection: AnsweredConnection) -> bool:
-        """Whether the connection is to send its answer at the end of a round: then it will be called."""
-        if self._answered is None:
-            return False
-        self._answered[connection] = None
-        return True

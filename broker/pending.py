@@ -247,7 +247,8 @@ class DelayedQueue:
     def _run_ready(self) -> None:
         self._scheduled = False
         ready = self._purgatory.take_ready()
-        self._rounds.begin()
+        if len(ready) > 1:
+            self._rounds.begin()
         for operation in ready:
             request = cast("DelayedRequest", operation)
             try:
@@ -257,7 +258,8 @@ class DelayedQueue:
                     self._watch(request, list(request.thresholds()))
             except Exception as error:  # noqa: BLE001  a bug of ours costs one connection, and is logged with its traceback
                 self._end(request, error)
-        self._rounds.end()
+        if len(ready) > 1:
+            self._rounds.end()
         if self._timer is None:
             self._set_timer()
 

@@ -355,8 +355,12 @@ class Connection(TurnTaking):
             slot = slots.popleft()
             self._ready.extend(slot.parts or ())
             slot.note_flushed(clock)
-        if not self._host.rounds.takes(self):
-            self.send_answers()
+        answered = self._host.rounds.answered
+        if answered is None:
+            self._flush()
+            self._unblock()
+        else:
+            answered[self] = None
 
     def send_answers(self) -> None:
         """Parked requests have been answered: send that, and execute what had to wait."""

@@ -77,6 +77,11 @@ class DelayedProduce(DelayedRequest):
         self.pending.complete(self._final())
         return True
 
+    def still_waits(self) -> bool:
+        """Look at it as `try_complete` does, and answer nothing. Returns whether anything is waited for."""
+        self._settle()
+        return bool(self._waits)
+
     def on_complete(self) -> None:
         """Answer with what there is: what is not there is REQUEST_TIMED_OUT; it is in the log, and may yet come about."""
         self._settle()

@@ -121,9 +121,16 @@ def answer_later(
 
     `listener_name`: the listener of the client, for the address of a new leader; None for versions without one.
     """
+    return delayed_produce(parts, response, waits, timeout_ms, listener_name).start()
+
+
+def delayed_produce(
+    parts: ProduceParts, response: ProduceResponse, waits: list[ProduceWait], timeout_ms: int, listener_name: str | None
+) -> DelayedProduce:
+    """As `answer_later`, not begun yet."""
     delayed = DelayedProduce(parts.replicas, parts.clock, response, waits, timeout_ms)
     delayed.on_misdirected = None if listener_name is None else partial(parts.leaders.tell, listener_name)
-    return delayed.start()
+    return delayed
 
 
 class ProduceAttempt(msgspec.Struct):

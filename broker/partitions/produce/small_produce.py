@@ -8,13 +8,15 @@ flush that may be due, a wrong checksum.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from crc32c import crc32c
 
 from lowtide.broker.network.routes import QuickPath, RunPath
-from lowtide.broker.partitions.delayed.produce import ProduceWait
-from lowtide.broker.partitions.produce.produce_attempt import CURRENT_LEADER_SINCE, ProduceParts, answer_later, count_refused
+from lowtide.broker.partitions.delayed.produce import DelayedProduce, ProduceWait
+from lowtide.broker.partitions.delayed.small_produce import DelayedSmallProduce
+from lowtide.broker.partitions.produce.produce_attempt import CURRENT_LEADER_SINCE, ProduceParts, count_refused, delayed_produce
 from lowtide.broker.partitions.produce.produce_rows import not_appended
 from lowtide.protocol import native
 from lowtide.protocol.errors import ErrorCode
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from lowtide.protocol.native import CompiledWalk
     from lowtide.protocol.native import ProduceRun as Run
     from lowtide.protocol.native import SmallProduce as Asked
+    from lowtide.protocol.types import LeaderEpoch, Offset
 
 
 class SmallProduce:
@@ -40,12 +43,13 @@ class SmallProduce:
         self._parts = parts
         self._replicas = parts.replicas
         self._wall_ms = parts.clock.wall_ms
+        self._monotonic_ms = parts.clock.monotonic_ms
         self._write = compiled.produce_answer
         self._write_run = compiled.run_answer
 
-    def handle(self, asked: Asked, buffer: memoryview, client: Client) -> bytes | ProduceResponse | Pending[ProduceResponse] | None:
+    def handle(self, asked: Asked, buffer: memoryview, client: Client) -> bytes | ProduceResponse | Pending[Any] | None:
         """Append the batch, and answer or promise to; None, without having changed anything, if the request isn't usual after all."""
-        version, correlation_id, acks, _, topic, index, start, crc, earliest, fields = asked
+        version, correlation_id, acks, timeout_ms, topic, index, start, crc, earliest, fields = asked
         replicas, image, now_ms = self._replicas, self._replicas.image, self._wall_ms()
         if image is None:
             return None
@@ -68,9 +72,14 @@ class SmallProduce:
         if not isinstance(appended, AppendedBatch):
             row = not_appended(index, appended, partition, buffer[start:stop], now_ms)
             return _response(asked, count_refused(replicas, partition, row))
-        if acks != 1 and log.high_watermark <= appended.last_offset:
-            return self._wait(asked, partition, appended, client)
-        return self._write(version, correlation_id, topic, index, appended.base_offset, appended.log_append_time_ms, log.log_start_offset)
+        start_offset = log.log_start_offset
+        answer = self._write(version, correlation_id, topic, index, appended.base_offset, appended.log_append_time_ms, start_offset)
+        if acks == 1 or log.high_watermark > appended.last_offset or answer is None:
+            return answer
+        plainly = partial(self._wait, asked, partition, partition.leader_epoch, appended, start_offset, client.listener_name)
+        deadline_ms = self._monotonic_ms() + max(timeout_ms, 0)
+        delayed = DelayedSmallProduce(replicas, partition, appended.last_offset + 1, answer, deadline_ms, plainly)
+        return delayed.pending if replicas.waiting.commits.watch(delayed) else plainly().start()
 
     def handle_run(self, asked: Run, buffer: memoryview, _client: Client) -> tuple[bytes, int, int] | None:
         """Append the batches of a run with one write, and answer; None, without having changed anything, if one of them is unusual."""
@@ -106,20 +115,26 @@ class SmallProduce:
         return answers, stop, len(batches)
 
     def _wait(
-        self, asked: Asked, partition: Partition, appended: AppendedBatch, client: Client
-    ) -> ProduceResponse | Pending[ProduceResponse]:
-        """Promise the answer for when all replicas in sync have the batch."""
+        self,
+        asked: Asked,
+        partition: Partition,
+        leader_epoch: LeaderEpoch,
+        appended: AppendedBatch,
+        log_start_offset: Offset,
+        listener_name: str,
+    ) -> DelayedProduce:
+        """The same wait for all replicas in sync, of a request that isn't usual any more."""
         version, timeout_ms = asked[0], asked[3]
         row = PartitionProduceResponse(
             index=asked[5],
             error_code=ErrorCode.NONE,
             base_offset=appended.base_offset,
             log_append_time_ms=appended.log_append_time_ms,
-            log_start_offset=partition.log.log_start_offset,
+            log_start_offset=log_start_offset,
         )
-        wait = ProduceWait(partition, partition.leader_epoch, appended.last_offset + 1, row, flushes=False, commits=True)
-        listener_name = client.listener_name if version >= CURRENT_LEADER_SINCE else None
-        return answer_later(self._parts, _response(asked, row), [wait], timeout_ms, listener_name)
+        wait = ProduceWait(partition, leader_epoch, appended.last_offset + 1, row, flushes=False, commits=True)
+        told = listener_name if version >= CURRENT_LEADER_SINCE else None
+        return delayed_produce(self._parts, _response(asked, row), [wait], timeout_ms, told)
 
 
 def _response(asked: Asked, row: PartitionProduceResponse) -> ProduceResponse:
