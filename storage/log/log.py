@@ -351,52 +351,59 @@ class Log(MovableLog):
             removed = self._start_over(first.base_offset, now_ms) if straddles else []
             if straddles:
                 self.attention[self] = None
-            written = self._write_together(records, batches, now_ms)
+            segment = self._write_together(records, batches, now_ms)
             for batch in batches:
-                self._append_stored(batch, now_ms, is_written=written)
+                if segment is None:
+                    self._append_stored(batch, now_ms)
+                else:
+                    self._note_stored(segment, batch, now_ms)
         except (OSError, StorageError) as error:
             return self._on_write_failed(error)
         self.disk_full = False
         return FollowerAppend(first.base_offset, self.log_end_offset - 1, sum(len(batch.content) for batch in batches), removed)
 
-    def _write_together(self, records: memoryview, batches: Sequence[StoredBatch], now_ms: int) -> bool:
-        """Writes batches that lie one behind the other, and all belong into the active segment, at once.
+    def _write_together(self, records: memoryview, batches: Sequence[StoredBatch], now_ms: int) -> Segment | None:
+        """Writes batches that lie one behind the other, and all belong into the active segment, at once. None of them counts yet.
 
-        Returns False where nothing was written: one batch, another segment for some, or no room, of which a part of them may be enough.
+        Returns that segment, or None where nothing was written: one batch, another segment for some, or no room, of which there may be
+        enough for some.
         """
         count, segment = len(batches), self._segments.active
         if count == 1:
-            return False
-        size, max_timestamp = sum(batch.header.size_bytes for batch in batches), max(batch.header.max_timestamp for batch in batches)
-        last_offset = batches[-1].header.last_offset
-        if not segment.has_room_for(count, size, last_offset, max_timestamp, self.config, now_ms):
-            return False
+            return None
+        size, max_timestamp = sum(len(batch.content) for batch in batches), max(batch.header.max_timestamp for batch in batches)
+        if not segment.has_room_for(count, size, batches[-1].header.last_offset, max_timestamp, self.config, now_ms):
+            return None
         try:
             segment.write([records[:size]], size, counts=False)
         except OSError as error:
             if is_passing(error):
-                return False
+                return None
             raise
-        return True
+        return segment
 
-    def _append_stored(self, batch: StoredBatch, now_ms: int, *, is_written: bool) -> None:
+    def _append_stored(self, batch: StoredBatch, now_ms: int) -> None:
         header, segment, size = batch.header, self._segments.active, len(batch.content)
-        if not is_written and segment.is_full_for(size, header.last_offset, header.max_timestamp, self.config, now_ms):
+        if segment.is_full_for(size, header.last_offset, header.max_timestamp, self.config, now_ms):
             segment = self._roll(next_base_offset(self.log_end_offset, header.last_offset), now_ms)
-        position = segment.size
-        if is_written:
-            segment.size += size
-        else:
-            segment.write([batch.content], size)
-        segment.note_batch(header.last_offset, position, size, header.max_timestamp, self.config.index_interval_bytes, header.base_offset)
-        if header.partition_leader_epoch != self.leader_epochs.latest:
-            self.leader_epochs.assign(header.partition_leader_epoch, max(header.base_offset, self.log_start_offset))
+        segment.write([batch.content], size, counts=False)
+        self._note_stored(segment, batch, now_ms)
+
+    def _note_stored(self, segment: Segment, batch: StoredBatch, now_ms: int) -> None:
+        """The batch is in the file, behind all that counts of the segment: it counts now, too."""
+        header, size, position = batch.header, len(batch.content), segment.size
+        base_offset, epoch = header.base_offset, header.partition_leader_epoch
+        last_offset = base_offset + header.last_offset_delta
+        segment.size = position + size
+        segment.note_batch(last_offset, position, size, header.max_timestamp, self.config.index_interval_bytes, base_offset)
+        if epoch != self.leader_epochs.latest:
+            self.leader_epochs.assign(epoch, max(base_offset, self.log_start_offset))
         if header.producer_id >= 0:
             control = read_control_record(batch.content, max_bytes=CONTROL_BYTES_MAX) if header.is_control else None
             completed = self.producer_state.replay(header, now_ms=now_ms, control=control)
             if completed is not None:
                 self._on_transaction_ended(segment, completed)
-        self.move_log_end(header.last_offset + 1)
+        self.move_log_end(last_offset + 1)
 
     # Making it durable
 

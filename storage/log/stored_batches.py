@@ -7,8 +7,15 @@ from typing import Final
 
 import msgspec
 
-from lowtide.protocol.errors import ErrorCode, ProtocolError
-from lowtide.protocol.records import BatchHeader, iterate_batches
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.records import (
+    BATCH_HEADER_STRUCT,
+    CURRENT_MAGIC,
+    LOG_OVERHEAD,
+    RECORD_BATCH_OVERHEAD,
+    SMALLEST_BATCH_LENGTH,
+    BatchHeader,
+)
 from lowtide.protocol.types import LeaderEpoch, Offset
 from lowtide.storage.log.validator import validate_stored
 
@@ -22,6 +29,8 @@ class StoredBatch(msgspec.Struct, gc=False):
 
 LEADER_EPOCH_MAX: Final[LeaderEpoch] = 2**31 - 1
 
+_unpack = BATCH_HEADER_STRUCT.unpack_from
+
 
 def split_stored_batches(records: memoryview, maximum_epoch: LeaderEpoch = LEADER_EPOCH_MAX) -> list[StoredBatch] | ErrorCode:
     """The whole batches in `records`, checksums checked, up to the first one of a leader epoch above `maximum_epoch`.
@@ -30,16 +39,19 @@ def split_stored_batches(records: memoryview, maximum_epoch: LeaderEpoch = LEADE
 
     Errors: CORRUPT_MESSAGE for bytes that aren't sound batches.
     """
-    batches = []
-    try:
-        for position, header in iterate_batches(records):
-            if header.partition_leader_epoch > maximum_epoch:
-                break
-            if validate_stored(records, position, header) is not None:
-                return ErrorCode.CORRUPT_MESSAGE
-            batches.append(StoredBatch(header, records[position : position + header.size_bytes]))
-    except ProtocolError:
-        return ErrorCode.CORRUPT_MESSAGE
+    batches, position, end = [], 0, len(records)
+    while end - position >= RECORD_BATCH_OVERHEAD:
+        header = BatchHeader(*_unpack(records, position))
+        length = header.batch_length
+        stop = position + length + LOG_OVERHEAD
+        if length < SMALLEST_BATCH_LENGTH or header.magic != CURRENT_MAGIC:
+            return ErrorCode.CORRUPT_MESSAGE
+        if stop > end or header.partition_leader_epoch > maximum_epoch:
+            break
+        if validate_stored(records, position, header) is not None:
+            return ErrorCode.CORRUPT_MESSAGE
+        batches.append(StoredBatch(header, records[position:stop]))
+        position = stop
     return batches
 
 
