@@ -26,6 +26,8 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 SOURCES = (
     "protocol/native/arguments.c",
+    "protocol/native/commit.c",
+    "protocol/native/groups.c",
     "protocol/native/head.c",
     "protocol/native/keys.c",
     "protocol/native/module.c",

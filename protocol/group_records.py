@@ -157,16 +157,16 @@ class OffsetRecords:
     second.
     """
 
-    __slots__ = ("_end", "_key_start")
+    __slots__ = ("key_start", "value_end")
 
     def __init__(self, group: str, topic: str, *, commit_timestamp: int, topic_id: TopicId) -> None:
         """The values have this time and this topic id."""
-        self._key_start = _key_start(group, topic)
-        self._end = _INT64.pack(commit_timestamp) + (_NO_TAGS if topic_id == ZERO_TOPIC_ID else _TOPIC_ID_FOLLOWS + topic_id)
+        self.key_start = _key_start(group, topic)
+        self.value_end = _INT64.pack(commit_timestamp) + (_NO_TAGS if topic_id == ZERO_TOPIC_ID else _TOPIC_ID_FOLLOWS + topic_id)
 
     def encode_all(self, values: Iterable[tuple[int, OffsetCommitValue]]) -> list[CoordinatorRecord]:
         """The records that keep offsets. Most have no metadata and no expiry: these are encoded here, in a loop without calls."""
-        key_start, end, encode, rows = self._key_start, self._end, self.encode, []
+        key_start, end, encode, rows = self.key_start, self.value_end, self.encode, []
         pack_key, pack_value = _INT32.pack, _OFFSET_VALUE.pack
         for partition, value in values:
             if value.metadata or value.expire_timestamp != NO_TIMESTAMP:
@@ -177,12 +177,12 @@ class OffsetRecords:
 
     def encode(self, partition: int, value: OffsetCommitValue) -> CoordinatorRecord:
         """The record that keeps an offset."""
-        key = self._key_start + _INT32.pack(partition)
+        key = self.key_start + _INT32.pack(partition)
         if value.expire_timestamp == NO_TIMESTAMP:
             metadata = value.metadata.encode()
             if len(metadata) < _SHORT_METADATA:
                 start = _OFFSET_VALUE.pack(OFFSET_COMMIT_VERSION, value.offset, value.leader_epoch, len(metadata) + 1)
-                return key, start + metadata + self._end
+                return key, start + metadata + self.value_end
             version = OFFSET_COMMIT_VERSION
         else:
             version = OFFSET_COMMIT_VERSION_WITH_EXPIRY

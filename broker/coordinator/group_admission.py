@@ -85,6 +85,10 @@ class GroupAdmission:
         """As `offsets_left`, of their metadata; less than 0 where the limit was lowered."""
         return self.settings.offsets_metadata_bytes_max - self.metadata_bytes
 
+    def has_room_for(self, count: int) -> bool:
+        """Whether so many more offsets without metadata may be remembered, so that none needs `check_offset`."""
+        return count <= self.offsets_left and self.metadata_bytes_left >= 0
+
     def check_offset(self, metadata: str, kept_count: int, kept_bytes: int) -> ErrorCode:
         """Whether another offset may be remembered, besides those that the request has had let in, `kept_count` with `kept_bytes`.
 

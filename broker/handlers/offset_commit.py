@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from lowtide.broker.coordinator.groups.commit_topics import CommitTopics
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
+from lowtide.broker.coordinator.groups.small_commit import small_commit
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
@@ -60,4 +61,4 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
 
         return groups.decide(shard, decide)
 
-    return HandlerSpec(key=ApiKey.OFFSET_COMMIT, handle=handle)
+    return HandlerSpec(key=ApiKey.OFFSET_COMMIT, handle=handle, quick=small_commit(groups))

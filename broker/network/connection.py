@@ -335,8 +335,8 @@ class Connection(TurnTaking):
         if response is None:
             self.close(f"{slot.route.name} could not be answered")
             return
-        if type(response) is EncodedAnswer:
-            slot.parts = response.parts
+        if isinstance(response, (EncodedAnswer, bytes)):
+            slot.parts = [response] if isinstance(response, bytes) else response.parts
         else:
             try:
                 slot.parts = slot.route.write(slot.correlation_id, response) if response is not NO_ANSWER else []

@@ -52,6 +52,17 @@ ProduceRun = tuple[int, tuple[int, ...], int, int, str | bytes, int, int, int, i
 records, the size of the largest batch and of all, and of each batch where it begins, its checksum, and fields, as of a `SmallProduce`."""
 
 
+CommittedRow = tuple[int, int, int]
+"""Partition, offset, leader epoch."""
+
+SmallCommit = tuple[str, int, str, str | None, int, str | bytes, int, tuple[CommittedRow, ...], bytes]
+"""Group, generation, member and group instance id, version, topic (its name, or its id where the version has ids), the largest partition,
+the offsets, none of which has metadata, and the frame that answers where all were kept. Partitions aren't below 0."""
+
+SmallHeartbeat = tuple[str, int, str, str | None, bytes]
+"""Group, generation, member and group instance id, and the frame that answers where there is no error."""
+
+
 class CompiledWalk(Protocol):
     """The module. Where a function answers None, the plain form decides."""
 
@@ -136,6 +147,17 @@ class CompiledWalk(Protocol):
         /,
     ) -> bytes | None:
         """The frames that answer a run that was appended; never None for a topic that `read_run` has returned."""
+
+    def read_commit(self, buffer: Buffer, start: int, stop: int, /) -> SmallCommit | None:
+        """The OffsetCommit request in `buffer[start:stop]`, header included: of one topic, without metadata and a time to keep them."""
+
+    def read_heartbeat(self, buffer: Buffer, start: int, stop: int, /) -> SmallHeartbeat | None:
+        """The Heartbeat request in `buffer[start:stop]`, header included."""
+
+    def offset_records(
+        self, key_start: bytes, value_end: bytes, rows: tuple[CommittedRow, ...], /
+    ) -> list[tuple[bytes, bytes | None]] | None:
+        """Keys and values of the records of offsets: as `protocol.group_records.OffsetRecords`, which says what all have in common."""
 
     def retain(  # noqa: PLR0913  the compiled function's
         self,

@@ -4,6 +4,7 @@
    the walk over a large one does not hold it. Buffers are exported while they are used, so that they cannot be resized. */
 
 #include "arguments.h"
+#include "groups.h"
 #include "plain.h"
 #include "records.h"
 #include "requests.h"
@@ -417,9 +418,12 @@ static PyMethodDef functions[] = {
     FUNCTION("find_record", find_record_of),
     FUNCTION("hash_key", hash_key_),
     FUNCTION("note_keys", note_keys_),
+    FUNCTION("offset_records", offset_records),
     FUNCTION("plain_records", plain_records),
     FUNCTION("produce_answer", produce_answer),
+    FUNCTION("read_commit", read_commit),
     FUNCTION("read_head", read_head),
+    FUNCTION("read_heartbeat", read_heartbeat),
     FUNCTION("read_produce", read_produce),
     FUNCTION("read_run", read_run),
     FUNCTION("retain", retain),

@@ -6,24 +6,17 @@
 #include "produce.h"
 #include "runs.h"
 
-/* Puts a new reference into a new tuple; false if there is none. */
-static bool put(PyObject *tuple, Py_ssize_t place, PyObject *value)
+bool put_item(PyObject *tuple, Py_ssize_t place, PyObject *value)
 {
     return value != NULL && PyTuple_SetItem(tuple, place, value) == 0;
 }
 
-static bool put_number(PyObject *tuple, Py_ssize_t place, int64_t number)
+bool put_number(PyObject *tuple, Py_ssize_t place, int64_t number)
 {
-    return put(tuple, place, PyLong_FromLongLong(number));
+    return put_item(tuple, place, PyLong_FromLongLong(number));
 }
 
-/* The bytes of a request, `buffer[start:stop]`, and where they begin. */
-struct request {
-    const uint8_t *bytes;
-    size_t start, size;
-};
-
-static bool view_request(struct views *views, PyObject *const *arguments, struct request *request)
+bool view_request(struct views *views, PyObject *const *arguments, struct request *request)
 {
     int64_t start, stop;
     size_t size;
@@ -51,7 +44,7 @@ PyObject *read_head(PyObject *module, PyObject *const *arguments, Py_ssize_t giv
     }
     PyObject *read = PyTuple_New(2);
     if (read != NULL &&
-        (!put(read, 0, head.client_id_size < 0 ? Py_NewRef(Py_None)
+        (!put_item(read, 0, head.client_id_size < 0 ? Py_NewRef(Py_None)
                                                : PyUnicode_DecodeUTF8((const char *)head.client_id, head.client_id_size, NULL)) ||
          !put_number(read, 1, (int64_t)(request.start + head.size)))) {
         Py_DECREF(read);
@@ -72,7 +65,7 @@ static PyObject *batch_fields(const struct small_batch *batch)
         !put_number(fields, 2, batch->record_count) || !put_number(fields, 3, batch->max_timestamp) ||
         !put_number(fields, 4, batch->offset_delta_of_max_timestamp) || !put_number(fields, 5, batch->base_timestamp) ||
         !put_number(fields, 6, batch->producer_id) || !put_number(fields, 7, batch->producer_epoch) ||
-        !put_number(fields, 8, batch->base_sequence) || !put_number(fields, 9, 0) || !put(fields, 10, PyTuple_New(0))) {
+        !put_number(fields, 8, batch->base_sequence) || !put_number(fields, 9, 0) || !put_item(fields, 10, PyTuple_New(0))) {
         Py_DECREF(fields);
         return NULL;
     }
@@ -102,9 +95,9 @@ PyObject *read_produce(PyObject *module, PyObject *const *arguments, Py_ssize_t 
     PyObject *read = PyTuple_New(10);
     if (read != NULL &&
         (!put_number(read, 0, produce.version) || !put_number(read, 1, produce.correlation_id) || !put_number(read, 2, produce.acks) ||
-         !put_number(read, 3, produce.timeout_ms) || !put(read, 4, topic_of(&produce)) || !put_number(read, 5, produce.partition) ||
+         !put_number(read, 3, produce.timeout_ms) || !put_item(read, 4, topic_of(&produce)) || !put_number(read, 5, produce.partition) ||
          !put_number(read, 6, (int64_t)request.start + (produce.batch.start - request.bytes)) || !put_number(read, 7, produce.batch.crc) ||
-         !put_number(read, 8, produce.batch.min_timestamp) || !put(read, 9, batch_fields(&produce.batch)))) {
+         !put_number(read, 8, produce.batch.min_timestamp) || !put_item(read, 9, batch_fields(&produce.batch)))) {
         Py_DECREF(read);
         read = NULL;
     }

@@ -5,6 +5,19 @@
 
 #include "arguments.h"
 
+/* The bytes of a request, `buffer[start:stop]`, and where they begin. */
+struct request {
+    const uint8_t *bytes;
+    size_t start, size;
+};
+
+/* Reads the arguments `buffer, start, stop`. False if they are no such thing. */
+bool view_request(struct views *views, PyObject *const *arguments, struct request *request);
+
+/* Puts a new reference, or a new number, into a new tuple; false if there is none. */
+bool put_item(PyObject *tuple, Py_ssize_t place, PyObject *value);
+bool put_number(PyObject *tuple, Py_ssize_t place, int64_t number);
+
 /* `read_head(buffer, start, stop, is_flexible)` of the module. */
 PyObject *read_head(PyObject *module, PyObject *const *arguments, Py_ssize_t given);
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -22,6 +22,9 @@ from lowtide.protocol.group_records import (
     encode_offset_commit,
 )
 from lowtide.protocol.types import UNKNOWN_OFFSET, Offset, ProducerEpoch, ProducerId, TopicId
+
+if TYPE_CHECKING:
+    from lowtide.protocol.native import CommittedRow
 
 Reply: TypeAlias = Any
 """Stands for a request that is to be answered. Decisions hand it around and never look into it."""
@@ -95,6 +98,19 @@ class Effects:
         if values:
             self.records += OffsetRecords(group, topic, commit_timestamp=self.wall_ms, topic_id=topic_id).encode_all(values)
             self.changes.append(OffsetCommits(group, topic, values))
+
+    def keep_plain_offsets(
+        self, group: str, topic: str, rows: Sequence[CommittedRow], *, topic_id: TopicId, encode: Callable[..., Any]
+    ) -> None:
+        """As `keep_offsets`, of at least one, without metadata; `encode` is the compiled form of `OffsetRecords.encode_all`."""
+        common = OffsetRecords(group, topic, commit_timestamp=self.wall_ms, topic_id=topic_id)
+        self.records += encode(common.key_start, common.value_end, rows)
+        now_ms, value = self.wall_ms, OffsetCommitValue
+        values = [
+            (number, value(offset=offset, leader_epoch=leader_epoch, metadata="", commit_timestamp=now_ms, topic_id=topic_id))
+            for number, offset, leader_epoch in rows
+        ]
+        self.changes.append(OffsetCommits(group, topic, values))
 
     def keep_group(self, group: str, value: GroupMetadataValue | None) -> None:
         """Ask for the record of a group, or with None for that which takes it back."""

@@ -1,0 +1,124 @@
+/* The fields of requests and answers: read from bytes that may come from anybody, and written. No Python here. Source: protocol guide. */
+
+#ifndef LOWTIDE_FIELDS_H
+#define LOWTIDE_FIELDS_H
+
+#include "head.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* ---------------------------------------------------------------- reading */
+static inline uint64_t number_at(const uint8_t *place, unsigned bytes)
+{
+    uint64_t value = 0;
+    while (bytes-- > 0) {
+        value = value << 8 | *place++;
+    }
+    return value;
+}
+
+static inline int16_t int16_at(const uint8_t *place)
+{
+    return (int16_t)number_at(place, 2);
+}
+
+static inline int32_t int32_at(const uint8_t *place)
+{
+    return (int32_t)number_at(place, 4);
+}
+
+static inline int64_t int64_at(const uint8_t *place)
+{
+    return (int64_t)number_at(place, 8);
+}
+
+/* What is left of a request. `is_sound` becomes false when it is read beyond its end; what was read then is zeros. */
+struct rest {
+    const uint8_t *at, *end;
+    bool is_sound;
+};
+
+static inline const uint8_t *take(struct rest *rest, size_t size)
+{
+    static const uint8_t zeros[8];
+    if (!rest->is_sound || size > (size_t)(rest->end - rest->at)) {
+        rest->is_sound = false;
+        return zeros;
+    }
+    rest->at += size;
+    return rest->at - size;
+}
+
+static inline bool take_byte(struct rest *rest, uint8_t expected)
+{
+    return *take(rest, 1) == expected && rest->is_sound;
+}
+
+/* An unsigned varint of at most three bytes, no longer than it has to be: more than any length of a small request. */
+static inline bool take_varint(struct rest *rest, size_t *value)
+{
+    *value = 0;
+    for (unsigned shift = 0; shift < 21; shift += 7) {
+        uint8_t byte = *take(rest, 1);
+        if (byte == 0 && shift > 0) {
+            return false;
+        }
+        *value |= (size_t)(byte & 0x7f) << shift;
+        if (byte < 0x80) {
+            return rest->is_sound;
+        }
+    }
+    return false;
+}
+
+/* The length of something that is there: compact ones are one higher. */
+static inline bool take_length(struct rest *rest, bool is_flexible, unsigned bytes, size_t *length)
+{
+    if (is_flexible) {
+        if (!take_varint(rest, length) || *length == 0) {
+            return false;
+        }
+        *length -= 1;
+        return true;
+    }
+    int64_t given = bytes == 2 ? int16_at(take(rest, 2)) : int32_at(take(rest, 4));
+    *length = (size_t)given;
+    return rest->is_sound && given >= 0;
+}
+
+static inline bool take_text(struct rest *rest, size_t size, const uint8_t **text)
+{
+    *text = take(rest, size);
+    return rest->is_sound && is_ascii(*text, size);
+}
+
+/* ---------------------------------------------------------------- writing */
+/* A topic's name is a string of at most 32767 bytes, so its compact length takes at most three. */
+static inline size_t compact_size(size_t value)
+{
+    return value < 1 << 7 ? 1 : value < 1 << 14 ? 2 : 3;
+}
+
+static inline uint8_t *put(uint8_t *at, uint64_t value, unsigned bytes)
+{
+    for (unsigned left = bytes; left > 0; left--) {
+        *at++ = (uint8_t)(value >> 8 * (left - 1));
+    }
+    return at;
+}
+
+static inline uint8_t *put_length(uint8_t *at, size_t length, bool is_flexible, unsigned bytes)
+{
+    if (!is_flexible) {
+        return put(at, length, bytes);
+    }
+    for (length++; length >= 0x80; length >>= 7) {
+        *at++ = (uint8_t)(length | 0x80);
+    }
+    *at++ = (uint8_t)length;
+    return at;
+}
+
+#endif
