@@ -40,7 +40,7 @@ SOURCES = (
     "protocol/native/walks.c",
 )
 MODULE = "protocol/native/walk.abi3.so"
-FLAGS = ("-std=c11", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra")
+FLAGS = ("-std=c11", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror=implicit-function-declaration")
 COMPILER_TIMEOUT_S = 300
 
 NEXT_VERSION = "0.1.0"

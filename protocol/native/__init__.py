@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from lowtide.protocol.column_walk import BatchRecords
 
-VERSION: Final = 6
+VERSION: Final = 7
 """That of the functions below. A module of another one is left from another version's sources, and isn't used."""
 
 PURE_VARIABLE: Final = "LOWTIDE_PURE"

@@ -113,7 +113,7 @@ static PyObject *batches_of(const struct produce_run *run, const struct request 
         const struct small_batch *batch = &run->requests[number].batch;
         PyObject *row = PyTuple_New(3);
         if (row == NULL || !put_number(row, 0, (int64_t)request->start + (batch->start - request->bytes)) ||
-            !put_number(row, 1, batch->crc) || !put(row, 2, batch_fields(batch))) {
+            !put_number(row, 1, batch->crc) || !put_item(row, 2, batch_fields(batch))) {
             Py_XDECREF(row);
             Py_CLEAR(batches);
         } else {
@@ -160,10 +160,10 @@ PyObject *read_run(PyObject *module, PyObject *const *arguments, Py_ssize_t give
     }
     PyObject *read = PyTuple_New(11);
     if (read != NULL &&
-        (!put_number(read, 0, first->version) || !put(read, 1, correlation_ids_of(&run)) || !put_number(read, 2, first->acks) ||
-         !put_number(read, 3, (int64_t)(request.start + run.size)) || !put(read, 4, topic_of(first)) ||
+        (!put_number(read, 0, first->version) || !put_item(read, 1, correlation_ids_of(&run)) || !put_number(read, 2, first->acks) ||
+         !put_number(read, 3, (int64_t)(request.start + run.size)) || !put_item(read, 4, topic_of(first)) ||
          !put_number(read, 5, first->partition) || !put_number(read, 6, earliest) || !put_number(read, 7, latest) ||
-         !put_number(read, 8, (int64_t)largest) || !put_number(read, 9, (int64_t)total) || !put(read, 10, batches_of(&run, &request)))) {
+         !put_number(read, 8, (int64_t)largest) || !put_number(read, 9, (int64_t)total) || !put_item(read, 10, batches_of(&run, &request)))) {
         Py_CLEAR(read);
     }
     release_views(&views);
