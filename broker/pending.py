@@ -1,6 +1,7 @@
 """An answer that isn't there yet, and requests that wait for an event in a queue until they can give theirs.
 
-`DelayedQueue` is the loop's side of a purgatory: one timer for the earliest deadline, and completions once per pass of the loop.
+`DelayedQueue` is the loop's side of a purgatory: one timer for the earliest deadline, and completions once per pass of the loop, whose
+answers leave together (`AnswerRounds`).
 
 Guards: a request is answered once. One that fails costs its own client the connection and no other one anything; those that became ready
 with it are answered all the same, and the timer stays set.
@@ -12,10 +13,10 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
-from lowtide.broker.answer_rounds import AnswerRounds
 from lowtide.protocol.types import TopicPartition
 from lowtide.replication.purgatory import DelayedOperation, DelayedOperationPurgatory
 from lowtide.runtime.clock import Clock
+from lowtide.runtime.completions import call_all
 
 ResponseT = TypeVar("ResponseT")
 
@@ -159,6 +160,38 @@ class DelayedRequest(DelayedOperation):
     def deadline_ms(self) -> int:
         """On the monotonic clock."""
         raise NotImplementedError
+
+
+class AnsweredConnection(Protocol):
+    """A connection with answers that are ready and not sent."""
+
+    def send_answers(self) -> None:
+        """Send them."""
+        ...
+
+
+class AnswerRounds:
+    """Answers that are given one after the other in one step of the loop, such as all that a follower's fetch sets free.
+
+    Each connection sends once, at the end of the step, what it was given: one system call, and one wake-up of its client, whose next
+    requests come together in turn. Nothing waits for another pass of the loop. A connection that can't send costs no other one anything.
+    """
+
+    __slots__ = ("_loop", "answered")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.answered: dict[AnsweredConnection, None] | None = None
+        """Whom `end` calls; each adds itself that has an answer. None where answers aren't given together: then it is to send it."""
+
+    def begin(self) -> None:
+        """Answers are given together until `end`."""
+        self.answered = {}
+
+    def end(self) -> None:
+        """Have all of them sent."""
+        answered, self.answered = self.answered, None
+        call_all(self._loop, [(type(connection).send_answers, connection) for connection in answered or ()])
 
 
 class DelayedQueue:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, cast
 
-from lowtide.broker.answer_rounds import AnswerRounds
 from lowtide.broker.audit.line_bound import LineBound
 from lowtide.broker.network.admission import Admission, Admitted, ConnectionLimits
 from lowtide.broker.network.answer_memory import AnswerMemory
@@ -20,6 +19,7 @@ from lowtide.broker.network.request_times import RequestClock
 from lowtide.broker.network.routes import Route
 from lowtide.broker.network.slow_clients import Watched
 from lowtide.broker.network.slow_lane import Laned, SlowLane
+from lowtide.broker.pending import AnswerRounds
 from lowtide.broker.request_context import Client
 from lowtide.broker.turns import Turns
 from lowtide.runtime.clock import Clock

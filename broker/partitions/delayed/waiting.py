@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lowtide.broker.answer_rounds import AnswerRounds
-from lowtide.broker.pending import DelayedQueue
+from lowtide.broker.pending import AnswerRounds, DelayedQueue
 
 if TYPE_CHECKING:
     import asyncio

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.answer_rounds import AnswerRounds
 from lowtide.broker.network.admission import ConnectionLimits
 from lowtide.broker.network.connection_host import SCRATCH_BYTES, ConnectionHost
 from lowtide.broker.network.dispatcher import Routes
@@ -24,7 +23,7 @@ from lowtide.broker.network.server import Server
 from lowtide.broker.network.slow_clients import HALF_CLOSED_GRACE_MS
 from lowtide.broker.network.slow_lane import Refusals
 from lowtide.broker.network.turn_taking import PARKED_PRODUCE_LIMIT as PARKED_MAX
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import AnswerRounds, Pending
 from lowtide.broker.turns import Turns
 from lowtide.protocol.errors import ProtocolError
 from lowtide.runtime.clock import SimulatedClock

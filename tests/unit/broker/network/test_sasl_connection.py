@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.answer_rounds import AnswerRounds
 from lowtide.broker.handlers import api_versions, sasl_authenticate, sasl_handshake
 from lowtide.broker.network.admission import ConnectionLimits
 from lowtide.broker.network.connection_host import ConnectionHost
@@ -21,6 +20,7 @@ from lowtide.broker.network.login_memory import LOGIN_MEMORY_BYTES
 from lowtide.broker.network.routes import HandlerSpec, QuickPath, RunPath
 from lowtide.broker.network.sasl_connection import FREE_FRAME_BYTES, SaslSettings
 from lowtide.broker.network.server import Server
+from lowtide.broker.pending import AnswerRounds
 from lowtide.broker.security.login import Mechanism
 from lowtide.broker.security.plain import PlainExchange, PlainUsers
 from lowtide.broker.turns import Turns
