@@ -131,8 +131,9 @@ def handler(broker: BrokerContext) -> HandlerSpec:
             session.times.last_ms = now_ms
         if not may_wait(plan, outcome, rules):
             return respond(plan, outcome, rules, reader)
-        deadline_ms = now_ms + _follower_wait_ms(replicas, plan, rules, now_ms, outcome)
-        delayed = DelayedFetch(reader, replicas, plan, targets, rules, deadline_ms)
+        lacks_some = replicas.led.lacks_some(rules.replica_id, lambda: outcome.noted if session is None else session.followed_count, now_ms)
+        wait_ms = min(rules.maximum_wait_ms, SHORT_WAIT_MS) if lacks_some else rules.maximum_wait_ms
+        delayed = DelayedFetch(reader, replicas, plan, targets, rules, now_ms + wait_ms)
         return delayed.pending if delayed.park() else respond(plan, outcome, rules, reader)
 
     steps = partial(fetch_steps, broker, readers, handle)
@@ -143,16 +144,9 @@ def _settle_follower(replicas: ReplicaManager, plan: FetchPlan, rules: FetchRule
     """Note a follower's fetch of many partitions, also for those that its next doesn't name. Returns until when it may wait."""
     if plan.session is not None and replicas.may_be_registered(rules.replica_id, rules.broker_epoch):
         plan.session.times.last_ms = max(now_ms, plan.session.times.last_ms)
-    return now_ms + _follower_wait_ms(replicas, plan, rules, now_ms, outcome)
-
-
-def _follower_wait_ms(replicas: ReplicaManager, plan: FetchPlan, rules: FetchRules, now_ms: int, outcome: FetchOutcome) -> int:
-    """How long a follower's fetch may wait: shortly, while it lacks a partition. To count what it fetches takes long if that is much."""
-    if replicas.led.may_be_lacked(now_ms):
-        fetched = outcome.noted if plan.session is None else plan.session.followed_count
-        if replicas.led.lacks_some(rules.replica_id, fetched):
-            return min(rules.maximum_wait_ms, SHORT_WAIT_MS)
-    return rules.maximum_wait_ms
+    session = plan.session
+    lacks_some = replicas.led.lacks_some(rules.replica_id, lambda: outcome.noted if session is None else session.followed_count, now_ms)
+    return now_ms + (min(rules.maximum_wait_ms, SHORT_WAIT_MS) if lacks_some else rules.maximum_wait_ms)
 
 
 class DelayedFetch(DelayedRequest):

@@ -184,14 +184,12 @@ class LedPartitions:
             self._waiting.deletes.advance(partition.topic_partition, leadership.low_watermark(image, now_ms))
         return follower
 
-    def may_be_lacked(self, now_ms: int) -> bool:
-        """Whether a partition may have been given to a follower so lately that it doesn't fetch it yet."""
-        return now_ms - self.newest_leadership_ms <= self.lag_time_max_ms
-
-    def lacks_some(self, broker_id: BrokerId, fetched: int) -> bool:
-        """Whether a follower fetches fewer partitions than it should."""
+    def lacks_some(self, broker_id: BrokerId, count_fetched: Callable[[], int], now_ms: int) -> bool:
+        """Whether a follower fetches fewer partitions than it should, while one of them may have been given to it lately."""
+        if now_ms - self.newest_leadership_ms > self.lag_time_max_ms:
+            return False
         image, followed = self._image, self.by_follower.get(broker_id, {})
-        if image is None or fetched >= len(followed):
+        if image is None or (fetched := count_fetched()) >= len(followed):
             return False
         return fetched < sum(image.replica_is_online(broker_id, partition.topic_id, key.partition) for key, partition in followed.items())
 

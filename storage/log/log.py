@@ -32,7 +32,7 @@ from lowtide.storage.log.producer_state import ACCEPTED
 from lowtide.storage.log.segment import Segment, next_base_offset
 from lowtide.storage.log.segment_file import CONTROL_BYTES_MAX, FileSlice
 from lowtide.storage.log.segment_files import RemovedSegment, SegmentCache
-from lowtide.storage.log.stored_batches import LEADER_EPOCH_MAX, StoredBatch, follow_each_other, split_stored_batches
+from lowtide.storage.log.stored_batches import LEADER_EPOCH_MAX, StoredBatch, follow_each_other, split_stored_batches, write_together
 from lowtide.storage.log.timestamps import Found, LongSearch, TimestampedOffset, search_max_timestamp, search_timestamp
 from lowtide.storage.log.transaction_recovery import rebuild_aborted
 from lowtide.storage.log.unfreed import MUCH_BYTES
@@ -351,50 +351,28 @@ class Log(MovableLog):
             removed = self._start_over(first.base_offset, now_ms) if straddles else []
             if straddles:
                 self.attention[self] = None
-            segment = self._write_together(records, batches, now_ms)
+            together = write_together(self._segments.active, records, batches, self.config, now_ms)
+            note = self._note_stored if together else self._append_stored
             for batch in batches:
-                if segment is None:
-                    self._append_stored(batch, now_ms)
-                else:
-                    self._note_stored(segment, batch, now_ms)
+                note(batch, now_ms)
         except (OSError, StorageError) as error:
             return self._on_write_failed(error)
         self.disk_full = False
         return FollowerAppend(first.base_offset, self.log_end_offset - 1, sum(len(batch.content) for batch in batches), removed)
-
-    def _write_together(self, records: memoryview, batches: Sequence[StoredBatch], now_ms: int) -> Segment | None:
-        """Writes batches that lie one behind the other, and all belong into the active segment, at once. None of them counts yet.
-
-        Returns that segment, or None where nothing was written: one batch, another segment for some, or no room, of which there may be
-        enough for some.
-        """
-        count, segment = len(batches), self._segments.active
-        if count == 1:
-            return None
-        size, max_timestamp = sum(len(batch.content) for batch in batches), max(batch.header.max_timestamp for batch in batches)
-        if not segment.has_room_for(count, size, batches[-1].header.last_offset, max_timestamp, self.config, now_ms):
-            return None
-        try:
-            segment.write([records[:size]], size, counts=False)
-        except OSError as error:
-            if is_passing(error):
-                return None
-            raise
-        return segment
 
     def _append_stored(self, batch: StoredBatch, now_ms: int) -> None:
         header, segment, size = batch.header, self._segments.active, len(batch.content)
         if segment.is_full_for(size, header.last_offset, header.max_timestamp, self.config, now_ms):
             segment = self._roll(next_base_offset(self.log_end_offset, header.last_offset), now_ms)
         segment.write([batch.content], size, counts=False)
-        self._note_stored(segment, batch, now_ms)
+        self._note_stored(batch, now_ms)
 
-    def _note_stored(self, segment: Segment, batch: StoredBatch, now_ms: int) -> None:
-        """The batch is in the file, behind all that counts of the segment: it counts now, too."""
-        header, size, position = batch.header, len(batch.content), segment.size
+    def _note_stored(self, batch: StoredBatch, now_ms: int) -> None:
+        """The batch is in the active segment's file, behind all that counts of it: it counts now, too."""
+        header, size, segment = batch.header, len(batch.content), self._segments.active
         base_offset, epoch = header.base_offset, header.partition_leader_epoch
         last_offset = base_offset + header.last_offset_delta
-        segment.size = position + size
+        position, segment.size = segment.size, segment.size + size
         segment.note_batch(last_offset, position, size, header.max_timestamp, self.config.index_interval_bytes, base_offset)
         if epoch != self.leader_epochs.latest:
             self.leader_epochs.assign(epoch, max(base_offset, self.log_start_offset))

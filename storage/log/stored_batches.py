@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -17,7 +17,12 @@ from lowtide.protocol.records import (
     BatchHeader,
 )
 from lowtide.protocol.types import LeaderEpoch, Offset
+from lowtide.storage.errors import is_passing
 from lowtide.storage.log.validator import validate_stored
+
+if TYPE_CHECKING:
+    from lowtide.storage.log.roll_limits import RollLimits
+    from lowtide.storage.log.segment import Segment
 
 
 class StoredBatch(msgspec.Struct, gc=False):
@@ -61,4 +66,25 @@ def follow_each_other(batches: Sequence[StoredBatch], offset: Offset) -> bool:
         if batch.header.base_offset < offset:
             return False
         offset = batch.header.last_offset + 1
+    return True
+
+
+def write_together(segment: Segment, records: memoryview, batches: Sequence[StoredBatch], limits: RollLimits, now_ms: int) -> bool:
+    """Writes the batches, which `records` begins with, at once if all of them belong into the segment. None of them counts in it yet.
+
+    Returns False where nothing was written: one batch, another segment for some, or no room, of which there may be enough for some.
+    Errors: those of `Segment.write`, but for what passes.
+    """
+    count = len(batches)
+    if count == 1:
+        return False
+    size, max_timestamp = sum(len(batch.content) for batch in batches), max(batch.header.max_timestamp for batch in batches)
+    if not segment.has_room_for(count, size, batches[-1].header.last_offset, max_timestamp, limits, now_ms):
+        return False
+    try:
+        segment.write([records[:size]], size, counts=False)
+    except OSError as error:
+        if is_passing(error):
+            return False
+        raise
     return True

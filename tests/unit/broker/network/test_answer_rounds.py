@@ -1,0 +1,65 @@
+"""Answers that are given in one step of the loop leave together, a send for each connection."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from lowtide.broker.network.outgoing import OutgoingQueue
+
+from .test_connection import PARK_PRODUCE, World, answer, frame, simulate
+
+
+def test_answers_of_one_round_leave_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all requests that a follower's fetch sets free: one system call for a connection, and one wake-up of its client."""
+
+    async def run(world: World) -> None:
+        clients = [await world.client() for _ in range(2)]
+        for _, writer in clients:
+            for number in range(3):
+                writer.write(frame(PARK_PRODUCE, number, b"%d" % number))
+        await asyncio.sleep(0.5)
+        sent: list[int] = []
+        send = OutgoingQueue.send
+        monkeypatch.setattr(OutgoingQueue, "send", lambda queue, parts: (sent.append(len(parts)), send(queue, parts))[1])
+        world.host.rounds.begin()
+        for body, pending in world.dispatcher.parked:
+            pending.complete(body)
+        assert sent == []
+        world.host.rounds.end()
+        assert sent == [3, 3]
+        for reader, _ in clients:
+            for number in range(3):
+                assert await answer(reader) == (number, b"%d" % number)
+
+    simulate(run)
+
+
+def test_a_connection_that_can_not_send_is_closed_and_no_other_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run(world: World) -> None:
+        (broken, first), (whole, second) = [await world.client() for _ in range(2)]
+        for writer in (first, second):
+            writer.write(frame(PARK_PRODUCE, 7, b"x"))
+            await asyncio.sleep(0.1)
+        send, reported, queues = OutgoingQueue.send, list[str](), list[OutgoingQueue]()
+
+        def fail_first(queue: OutgoingQueue, parts: list[Any]) -> None:
+            queues.append(queue)
+            if len(queues) == 1:
+                raise RuntimeError("a bug")
+            send(queue, parts)
+
+        monkeypatch.setattr(OutgoingQueue, "send", fail_first)
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: reported.append(str(context["exception"])))
+        world.host.rounds.begin()
+        for body, pending in world.dispatcher.parked:
+            pending.complete(body)
+        world.host.rounds.end()
+        assert reported == ["a bug"]
+        assert await answer(whole) == (7, b"x")
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await answer(broken)
+
+    simulate(run)
