@@ -24,7 +24,7 @@ from lowtide.broker.network.large_requests import LargeRequest
 from lowtide.broker.network.outgoing import AnswerSlot, EncodedAnswer, OutgoingQueue, Part
 from lowtide.broker.network.partial_frame import FREE_FRAME_BYTES
 from lowtide.broker.network.routes import Route
-from lowtide.broker.network.turn_taking import TurnTaking
+from lowtide.broker.network.run_taking import RunTaking
 from lowtide.broker.pending import NO_ANSWER, Pending
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.security.principal import ANONYMOUS, KafkaPrincipal, ShownBy
@@ -35,11 +35,9 @@ TURN_NS = 2_000_000
 """How long requests of one connection are executed while others may wait; the one that is begun is finished."""
 
 _LENGTH, _HEAD = struct.Struct(">i"), struct.Struct(">hhi")
-_FRAME = struct.Struct(">ihh")
-"""The length of a frame, then the API key and version of its request."""
 
 
-class Connection(TurnTaking):
+class Connection(RunTaking):
     """One connection of a client. Created by the server for each accepted socket."""
 
     principal: KafkaPrincipal = ANONYMOUS
@@ -216,32 +214,6 @@ class Connection(TurnTaking):
         return self._frame is not None and not self._reading_paused
 
     # ------------------------------------------------------------------ requests
-    def _on_run(self, buffer: memoryview, position: int, end: int) -> int:
-        """Execute the requests whose frames begin at `position` together, if they are alike (`RunPath`). Returns where they end, or 0."""
-        if end - position < _FRAME.size:
-            return 0
-        host = self._host
-        route = host.routes[_FRAME.unpack_from(buffer, position)[1:]]
-        run = None if route is None or route.quick is None else route.quick.run
-        if route is None or run is None:
-            return 0
-        clock = host.clock
-        try:
-            asked = run.read(buffer, position, end, self._maximum_frame_bytes)
-            done = None if asked is None else run.handle(asked, buffer, self)
-        except Exception as error:  # noqa: BLE001  as in `_on_request`
-            self._on_failed(route, route.name, error, was_read=True)
-            return 0
-        if done is None:
-            return 0
-        answers, stop, count = done
-        self._ready.append(answers)
-        took_ns = clock.now_ns() - clock.moment_ns
-        times = clock.times = route.times
-        times.quick[(took_ns // count).bit_length()] += count
-        times.quick_ns += took_ns
-        return stop
-
     def _on_request(self, buffer: memoryview, start: int, stop: int) -> None:
         host = self._host
         if stop - start < REQUEST_HEADER_BYTES_MIN:
