@@ -163,7 +163,8 @@ PyObject *read_run(PyObject *module, PyObject *const *arguments, Py_ssize_t give
         (!put_number(read, 0, first->version) || !put_item(read, 1, correlation_ids_of(&run)) || !put_number(read, 2, first->acks) ||
          !put_number(read, 3, (int64_t)(request.start + run.size)) || !put_item(read, 4, topic_of(first)) ||
          !put_number(read, 5, first->partition) || !put_number(read, 6, earliest) || !put_number(read, 7, latest) ||
-         !put_number(read, 8, (int64_t)largest) || !put_number(read, 9, (int64_t)total) || !put_item(read, 10, batches_of(&run, &request)))) {
+         !put_number(read, 8, (int64_t)largest) || !put_number(read, 9, (int64_t)total) ||
+         !put_item(read, 10, batches_of(&run, &request)))) {
         Py_CLEAR(read);
     }
     release_views(&views);
