@@ -12,7 +12,6 @@ Source: Kafka's UnifiedLog and LocalLog.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
 from struct import Struct
 from typing import Final
 
@@ -21,10 +20,10 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import LeaderEpoch, Offset, TopicId, TopicPartition
 from lowtide.runtime.committer import Barrier
 from lowtide.runtime.filesystem import Buffer, File
-from lowtide.storage.errors import DISK_FULL, DamagedSegmentError, StorageError, is_passing, storage_error
-from lowtide.storage.log.log_moving import MovableLog
+from lowtide.storage.errors import DISK_FULL, StorageError, is_passing, storage_error
 from lowtide.storage.log.log_parts import LogParts
-from lowtide.storage.log.log_values import NOTHING_READ, READ_OUT_OF_RANGE, AppendedBatch, FollowerAppend, LogConfig, LogRead
+from lowtide.storage.log.log_reading import ReadableLog
+from lowtide.storage.log.log_values import AppendedBatch, FollowerAppend, LogConfig
 from lowtide.storage.log.markers import check_producer, refused, remember_producer
 from lowtide.storage.log.offsets import LogOffsets
 from lowtide.storage.log.open_transactions import CompletedTransaction
@@ -33,8 +32,6 @@ from lowtide.storage.log.segment import Segment, next_base_offset
 from lowtide.storage.log.segment_file import CONTROL_BYTES_MAX, FileSlice
 from lowtide.storage.log.segment_files import RemovedSegment, SegmentCache
 from lowtide.storage.log.stored_batches import LEADER_EPOCH_MAX, StoredBatch, follow_each_other, split_stored_batches, write_together
-from lowtide.storage.log.timestamps import Found, LongSearch, TimestampedOffset, search_max_timestamp, search_timestamp
-from lowtide.storage.log.transaction_recovery import rebuild_aborted
 from lowtide.storage.log.unfreed import MUCH_BYTES
 from lowtide.storage.log.validator import ValidatedBatch
 
@@ -46,7 +43,7 @@ _PREFIX: Final = Struct(">qii")
 _LENGTH_END: Final = 12
 
 
-class Log(MovableLog):
+class Log(ReadableLog):
     """One partition's log. Its offsets are attributes (see `LogOffsets`).
 
     `offline` is set when its directory failed: it then refuses appends. `disk_full` says that the last append met a full disk.
@@ -198,52 +195,6 @@ class Log(MovableLog):
         if isinstance(error, StorageError):
             raise error
         raise storage_error(self._segments.active.path, error) from error
-
-    # Reading
-
-    def read(
-        self, offset: Offset, max_bytes: int, *, end_offset: Offset, minimum_one_batch: bool = True, seeks_records: bool = False
-    ) -> LogRead:
-        """Batches from the one that holds `offset` on, as a slice of at most `max_bytes` of one segment's file.
-
-        Nothing at or above `end_offset` (exclusive) is in it. The first batch is always whole, also when it is larger than `max_bytes`;
-        without `minimum_one_batch` there is then no slice. The last one may be cut anywhere (Kafka does that too), and the first one may
-        begin below `offset` and below the log start. `seeks_records` passes over segments of which only empty batches are left.
-        Errors: OFFSET_OUT_OF_RANGE in the result below the log start and above the log end. StorageError when the disk fails.
-        """
-        if offset < self.log_start_offset or offset > self.log_end_offset:
-            return READ_OUT_OF_RANGE
-        if offset >= end_offset or offset == self.log_end_offset:
-            return NOTHING_READ
-        return self._segments.read(offset, max_bytes, end_offset, self.log_end_offset, minimum_one_batch, seeks_records)
-
-    def aborted_transactions(self, read: FileSlice, offset: Offset, end_offset: Offset) -> list[CompletedTransaction]:
-        """Those with records in a slice read at `offset` up to `end_offset` (exclusive), and maybe a few others. Errors: StorageError."""
-        if not self._aborted.bases:
-            return []
-        first_base = self._segments.bases[max(self._segments.number_of(offset), 0)]
-        end_offset = min(end_offset, self._segments.end_of(read, offset, self.log_end_offset))
-        while True:
-            try:
-                return self._aborted.collect(first_base, offset, end_offset)
-            except DamagedSegmentError as error:
-                self.rebuild_aborted([self._aborted.base_of(error.path)])
-
-    def rebuild_aborted(self, base_offsets: Sequence[Offset]) -> None:
-        """Finds out from the batches which transactions were aborted in these segments, which rise. Errors: StorageError."""
-        self._sync.note_written(rebuild_aborted(self._aborted, base_offsets, self._segments, self._snapshots, self.log_end_offset))
-
-    def bytes_between(self, offset: Offset, end_offset: Offset, limit: int) -> int:
-        """The bytes from `offset` up to `end_offset` (exclusive), counting no further than about `limit`. Errors: StorageError."""
-        return self._segments.bytes_between(offset, end_offset, self.log_end_offset, limit)
-
-    def search_timestamp(self, timestamp_ms: int, start_offset: Offset = 0) -> Found:
-        """The first record at or above the log start and `start_offset` with at least that timestamp. Errors: StorageError."""
-        return search_timestamp(self._segments, timestamp_ms, max(start_offset, self.log_start_offset))
-
-    def search_max_timestamp(self) -> TimestampedOffset | LongSearch | None:
-        """The first record with the largest timestamp. Errors: StorageError."""
-        return search_max_timestamp(self._segments)
 
     def roll(self, now_ms: int) -> bool:
         """Begins a new segment at the log end. Returns False when the one that is written is empty and begins there already.

@@ -14,15 +14,15 @@ BUDGETS = {
     "Produce, acks=all, three replicas": (23, 6_300, 320),
     "Fetch, records there": (10, 4_000, 42),
     "OffsetCommit": (24, 5_700, 56),
-    "DeleteRecords, one replica": (16, 4_100, 98),
-    "DeleteRecords, three replicas": (21, 6_000, 345),
+    "DeleteRecords, one replica": (16, 4_150, 98),
+    "DeleteRecords, three replicas": (22, 6_100, 342),
 }
 """Files, their lines, and calls: a few more of these than today's, for other versions of Python."""
 
 PLAIN: Final = {
     "Produce, acks=1": (11, 3_400, 27),
-    "Produce, acks=all, three replicas": (25, 7_150, 340),
-    "OffsetCommit": (24, 5_700, 68),
+    "Produce, acks=all, three replicas": (26, 7_200, 340),
+    "OffsetCommit": (24, 5_800, 68),
 }
 """The same without the compiled module: decoder, validator, the walk over the records of a batch, what makes records, and encoder."""
 
@@ -50,7 +50,7 @@ def test_a_request_keeps_to_its_budget(name: str) -> None:
         ),
         (
             "Fetch, records there",
-            [("broker/handlers/fetch.py", "handle"), ("storage/log/log.py", "read"), ("broker/network/outgoing.py", "")],
+            [("broker/handlers/fetch.py", "handle"), ("storage/log/log_reading.py", "read"), ("broker/network/outgoing.py", "")],
         ),
         (
             "DeleteRecords, three replicas",
