@@ -307,8 +307,10 @@ class Connection(RunTaking):
         if response is None:
             self.close(f"{slot.route.name} could not be answered")
             return
-        if isinstance(response, (EncodedAnswer, bytes)):
-            slot.parts = [response] if isinstance(response, bytes) else response.parts
+        if type(response) is EncodedAnswer:
+            slot.parts = response.parts
+        elif type(response) is bytes and slot.route.quick is not None:
+            slot.parts = [response]
         else:
             try:
                 slot.parts = slot.route.write(slot.correlation_id, response) if response is not NO_ANSWER else []
