@@ -104,7 +104,8 @@ static bool take_offset(struct rest *rest, bool is_flexible, int16_t version, st
 
 bool read_small_commit(const uint8_t *frame, size_t size, struct small_commit *commit)
 {
-    static const struct form form = {OFFSET_COMMIT, COMMIT_FIRST_VERSION, COMMIT_LAST_VERSION, COMMIT_INSTANCES_SINCE, COMMIT_FLEXIBLE_SINCE};
+    static const struct form form = {OFFSET_COMMIT, COMMIT_FIRST_VERSION, COMMIT_LAST_VERSION, COMMIT_INSTANCES_SINCE,
+                                     COMMIT_FLEXIBLE_SINCE};
     struct rest rest;
     size_t topics, rows;
     if (!take_member(frame, size, &form, &commit->member, &rest)) {

@@ -38,7 +38,8 @@ struct small_commit {
     struct committed_offset rows[COMMIT_ROWS_MAX];
 };
 
-/* Reads the OffsetCommit request in `frame`: one topic, without metadata, and no time for which offsets are to be kept. False for any other. */
+/* Reads the OffsetCommit request in `frame`: one topic, without metadata, and no time for which offsets are to be kept. False for any
+   other. */
 bool read_small_commit(const uint8_t *frame, size_t size, struct small_commit *commit);
 
 /* The frame that answers it where all offsets were kept: its size, and its bytes. */

@@ -23,7 +23,8 @@ static bool put_member(PyObject *tuple, const struct member *member)
 static PyObject *row_of(const struct committed_offset *row)
 {
     PyObject *made = PyTuple_New(3);
-    if (made != NULL && (!put_number(made, 0, row->partition) || !put_number(made, 1, row->offset) || !put_number(made, 2, row->leader_epoch))) {
+    if (made != NULL &&
+        (!put_number(made, 0, row->partition) || !put_number(made, 1, row->offset) || !put_number(made, 2, row->leader_epoch))) {
         Py_CLEAR(made);
     }
     return made;
