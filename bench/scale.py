@@ -72,7 +72,7 @@ def main(words: Sequence[str] | None = None) -> int:
     about = circumstances()
     print("\n".join(f"{name}: {value}" for name, value in about.items()))
     keep_bytecode(scratch)
-    figures = Told()
+    figures = Printed()
     try:
         if arguments.what == "cluster":
             measure_cluster(scratch, arguments, figures)
@@ -87,7 +87,7 @@ def main(words: Sequence[str] | None = None) -> int:
     return 0
 
 
-class Told(dict[str, float]):
+class Printed(dict[str, float]):
     """Figures that are printed as they come."""
 
     def __setitem__(self, name: str, value: float) -> None:
@@ -168,7 +168,7 @@ def tell_idle_cpu(target: ClusterTarget, seconds: float, figures: Figures) -> No
 
 
 def tell_etcd(target: ClusterTarget, when: str, figures: Figures) -> None:
-    """The size of etcd's database as it is, and after everything before the last revision is forgotten and the file is written anew."""
+    """The size of etcd's database as it is, and after everything before the last revision is forgotten and the file is written again."""
     etcd = target.etcd
     assert etcd is not None
     size, used, revision = etcd.sizes()
@@ -178,7 +178,7 @@ def tell_etcd(target: ClusterTarget, when: str, figures: Figures) -> None:
     etcd.compact(revision)
     began = time.perf_counter()
     etcd.defragment()
-    figures[f"etcd, {when}: written anew in, s"] = time.perf_counter() - began
+    figures[f"etcd, {when}: written again in, s"] = time.perf_counter() - began
     size, used, _ = etcd.sizes()
     figures[f"etcd, {when}: database after compaction, MB"] = size / 1e6
 

@@ -35,6 +35,8 @@ READY_LIMIT_S = 120.0
 _POLL_S = 0.005
 _DELETE_MS = 60_000
 _FILL_DEPTH = 2
+_ASK_AGAIN = {ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT}
+"""There is no controller yet, or it has changed meanwhile: then the topic may have been created."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +66,7 @@ def topic_on(target: Target, partitions: int, configs: Mapping[str, str] | None 
 
 
 def create_topic(target: Target, name: str, partitions: int, configs: Mapping[str, str], *, replicas: Sequence[int] = ()) -> Topic:
-    """Create a topic, a replica on each broker up to three, asking again while there is no controller yet. Errors: BenchError."""
+    """Create a topic, a replica on each broker up to three, asking again while there is no controller. Errors: BenchError."""
     rows = [
         CreatableReplicaAssignment(partition_index=number, broker_ids=list(replicas)) for number in range(partitions if replicas else 0)
     ]
@@ -78,12 +80,15 @@ def create_topic(target: Target, name: str, partitions: int, configs: Mapping[st
         configs=[CreatableTopicConfig(name=key, value=value) for key, value in configs.items()],
     )
     began = time.perf_counter()
+    was_lost = False
     with target.connect() as client:
-        while (result := client.ask(CreateTopicsRequest(topics=[wanted])).topics[0]).error_code == ErrorCode.NOT_CONTROLLER:
+        while (result := client.ask(CreateTopicsRequest(topics=[wanted])).topics[0]).error_code in _ASK_AGAIN:
+            was_lost = was_lost or result.error_code == ErrorCode.REQUEST_TIMED_OUT
             if time.perf_counter() - began > READY_LIMIT_S:
                 break
             time.sleep(_POLL_S)
-    check(result.error_code, f"CreateTopics ({result.error_message or ''})")
+    if not (was_lost and result.error_code == ErrorCode.TOPIC_ALREADY_EXISTS):
+        check(result.error_code, f"CreateTopics ({result.error_message or ''})")
     create_s = time.perf_counter() - began
     leaders = wait_until_serving(target, name, partitions)
     return Topic(name=name, leaders=leaders, create_s=create_s, serve_s=time.perf_counter() - began)
