@@ -86,7 +86,7 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeCpu(set[SimulatedNode | None]):
-    """Takes the place of `SimulatedLoop.ran`, which receives the node of each callback before it runs: adds the thread's CPU time up by node."""
+    """Takes the place of `SimulatedLoop.ran`, which gets the node of each callback before it runs: sums the thread's CPU time by node."""
 
     def __init__(self) -> None:
         super().__init__()

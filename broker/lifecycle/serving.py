@@ -48,7 +48,6 @@ from lowtide.broker.network.server import Server, open_listeners
 from lowtide.broker.observation.health import Vitals
 from lowtide.broker.observation.history import LogHistory
 from lowtide.broker.observation.observed import Observed
-from lowtide.broker.partitions.assigned_partitions import NOTHING_KNOWN
 from lowtide.broker.partitions.batch_lane import BatchLane
 from lowtide.broker.partitions.fetch_session import FetchSessionCache
 from lowtide.broker.partitions.share.share_partitions import SharePartitions
@@ -282,10 +281,8 @@ class Serving:
         if old.client_quotas is not new.client_quotas:  # The first quota of a client, or the last, decides who is metered.
             self._dispatcher.remake_routes()
         changed: list[TopicImage] = [*new.topics.values()] if new_defaults else [*delta.topics_created, *delta.topics_changed]
-        different = delta.partitions_changed if self.replicas.image is old else NOTHING_KNOWN
-        self.partitions.assigned.on_image(
-            new, changed, delta.topics_deleted, delta.brokers_changed, new_defaults=new_defaults, different=different
-        )
+        assigned, different = self.partitions.assigned, delta.partitions_changed if self.replicas.image is old else {}
+        assigned.on_image(new, changed, delta.topics_deleted, delta.brokers_changed, new_defaults=new_defaults, different=different)
         self.coordinators.groups.on_image(delta)
         self.coordinators.transactions.on_image(old, new, delta)
         if self.coordinators.shares is not None:
