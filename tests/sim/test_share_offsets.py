@@ -53,7 +53,7 @@ async def delete(cluster: ShareCluster, *topics: str) -> Any:
 
 def test_offsets_of_a_group() -> None:
     async def run(cluster: ShareCluster) -> None:
-        for answer in (await described(cluster), await alter(cluster, t={0: 1}), await delete(cluster, "t")):
+        for answer in (await described(cluster), await delete(cluster, "t")):
             assert answer.error_code == ErrorCode.GROUP_ID_NOT_FOUND
         member, leader = Member(cluster, "one"), Leader(cluster)
         await member.until({0, 1})
@@ -87,6 +87,28 @@ def test_offsets_of_a_group() -> None:
         other = Member(cluster, "two")
         await other.until({0, 1})
         assert starts(await described(cluster)) == {"t": {0: -1, 1: -1}}, "from the beginning"
+
+    simulate(run, **SEVERAL)
+
+
+def test_a_group_is_created_with_where_it_starts() -> None:
+    """As franz-go's tests want it; an unknown topic creates none. The group outlives its coordinator, and members go on from there."""
+
+    async def run(cluster: ShareCluster) -> None:
+        unknown = await alter(cluster, none={0: 1})
+        assert (unknown.error_code, unknown.responses[0].partitions[0].error_code) == (NONE, UNKNOWN)
+        assert (await described(cluster)).error_code == ErrorCode.GROUP_ID_NOT_FOUND
+        altered = await alter(cluster, t={0: 5})
+        assert (altered.error_code, altered.responses[0].partitions[0].error_code) == (NONE, NONE)
+        assert starts(await described(cluster)) == {"t": {0: 5}}
+        first = await cluster.coordinator("g", GROUP)
+        cluster.kill(first)
+        await cluster.coordinator("g", GROUP, but=first)
+        assert starts(await described(cluster)) == {"t": {0: 5}}
+        member, leader = Member(cluster, "one"), Leader(cluster)
+        await member.until({0, 1})
+        assert (await leader.read(0)).start_offset == 5
+        assert starts(await described(cluster)) == {"t": {0: 5, 1: -1}}
 
     simulate(run, **SEVERAL)
 

@@ -81,7 +81,7 @@ class ShareGroups:
         self.timers = timers
         self.topics = shared.topics
         self.memory = shared.memory
-        self.states = ShareStart(by_id, settings, shared.topics, ports)
+        self.states = ShareStart(by_id, settings, shared, admission, ports)
         self._admission = admission
         self._times = ShareGroupTimes(settings, shared.topics)
 

@@ -16,13 +16,14 @@ import msgspec
 
 from lowtide.broker.coordinator.consumer.consumer_member import ConsumerMember
 from lowtide.broker.coordinator.consumer.groups_by_id import GroupsById
-from lowtide.broker.coordinator.consumer.share_group import InitializingTopic, KnownStates, ShareGroup
-from lowtide.broker.coordinator.consumer.topic_view import TopicView
+from lowtide.broker.coordinator.consumer.migration import Shared
+from lowtide.broker.coordinator.consumer.share_group import INITIAL_EPOCH, InitializingTopic, KnownStates, ShareGroup
+from lowtide.broker.coordinator.group_admission import GroupAdmission
 from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.runtime.effects import Effects, Reply
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.share_group_records import ShareChangeValue, ShareGroupChange, ShareGroupEpoch, ShareRecordType, encode_share_change
-from lowtide.protocol.types import TopicId
+from lowtide.protocol.types import UNKNOWN_OFFSET, TopicId
 
 
 class StatePorts(Protocol):
@@ -43,12 +44,16 @@ def keep(group: ShareGroup, kind: ShareRecordType, name: str, value: ShareChange
 class ShareStart:
     """The states of the share groups of one coordinator."""
 
-    def __init__(self, by_id: GroupsById, settings: GroupSettings, topics: TopicView, ports: StatePorts | None) -> None:
+    def __init__(
+        self, by_id: GroupsById, settings: GroupSettings, shared: Shared, admission: GroupAdmission, ports: StatePorts | None
+    ) -> None:
         """`ports` lead to the share coordinator; None where share groups aren't served."""
         self.by_id = by_id
         self.settings = settings
-        self.topics = topics
+        self.topics = shared.topics
+        self.memory = shared.memory
         self.ports = ports
+        self._admission = admission
 
     def begin(self, group: ShareGroup, member: tuple[ConsumerMember, ConsumerMember], epoch: int, effects: Effects) -> None:
         """Have the states begin of partitions that have none, unless that was asked for a while ago only.
@@ -121,7 +126,20 @@ class ShareStart:
         effects.answer_when_committed(reply, ErrorCode.NONE if topics is None else group.group_epoch, partial(self._failed, group_id))
 
     def begin_again(self, group_id: str, wanted: Mapping[TopicId, tuple[str, Iterable[int]]], reply: Reply, effects: Effects) -> None:
-        """Keep that states of a group are about to begin again, in a later epoch, with which it answers. Errors: as of `begin_deletion`."""
+        """Keep that states of a group are about to begin again, in a later epoch, with which it answers.
+
+        A group that isn't there is created. Errors: as of `begin_deletion`, and GROUP_MAX_SIZE_REACHED.
+        Source: `GroupMetadataManager.alterShareGroupOffsets`.
+        """
+        if group_id not in self.by_id:
+            if not wanted:
+                effects.answer(reply, INITIAL_EPOCH)
+                return
+            refused = self._admission.check_new_group(effects.now_ms)
+            if refused != ErrorCode.NONE:
+                effects.answer(reply, refused)
+                return
+            self.by_id[group_id] = ShareGroup(group_id, self.memory)  # Before its records: no member may join until it is done.
         group = self._take(group_id, reply, effects)
         if group is None:
             return
@@ -158,6 +176,10 @@ class ShareStart:
 
     def _failed(self, group_id: str, why: ErrorCode) -> ErrorCode:
         self.end_deletion(group_id)
+        group = self.by_id.find_share(group_id)
+        if group is not None and group.last_record_offset == UNKNOWN_OFFSET:  # It was to be created, and has no record.
+            del self.by_id[group_id]
+            group.close()
         return why
 
     def end_deletion(self, group_id: str) -> None:

@@ -95,10 +95,10 @@ class ShareOffsets:
 
     # ------------------------------------------------------------------ alter, delete
     async def alter(self, group_id: str, wanted: Mapping[TopicId, tuple[str, Mapping[int, Offset]]]) -> ErrorCode | Errors:
-        """Set where an empty group continues. The outcome of each partition, or why nothing was tried.
+        """Set where an empty group continues, or a new one begins. The outcome of each partition, or why nothing was tried.
 
-        Errors: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS; of partitions those of
-        InitializeShareGroupState.
+        Errors: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, GROUP_MAX_SIZE_REACHED, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS; of partitions
+        those of InitializeShareGroupState.
         """
         begun = await self._begin(
             group_id, lambda states, reply, effects: states.shares.states.begin_again(group_id, _numbers(wanted), reply, effects)
@@ -118,7 +118,7 @@ class ShareOffsets:
         return errors if kept == ErrorCode.NONE else kept
 
     async def delete(self, group_id: str, wanted: Mapping[TopicId, TopicImage]) -> ErrorCode | dict[TopicId, ErrorCode]:
-        """Have an empty group forget topics. The outcome of each, or why nothing was tried. Errors: as of `alter`."""
+        """Have an empty group forget topics. The outcome of each, or why nothing was tried. Errors: as of `begin_deletion`."""
         shard = self._groups.find(group_id)
         group = None if isinstance(shard, ErrorCode) else shard.state.by_id.find_share(group_id)
         known = [topic_id for topic_id in wanted if group is not None and group.states.includes(topic_id)]

@@ -1,10 +1,10 @@
 """AlterShareGroupOffsets: v0-v0.
 
 Behaviour: sets where a share group without members continues. Its states begin again in a later epoch, which fences leaders that know the
-earlier one. Of a partition that is named twice the last row counts.
+earlier one. A group that isn't there is created, without members. Of a partition that is named twice the last row counts.
 
-Errors: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE; of partitions
-UNKNOWN_TOPIC_OR_PARTITION and those of InitializeShareGroupState.
+Errors: GROUP_ID_NOT_FOUND (a group of another kind), GROUP_MAX_SIZE_REACHED, NON_EMPTY_GROUP, NOT_COORDINATOR,
+COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE; of partitions UNKNOWN_TOPIC_OR_PARTITION and those of InitializeShareGroupState.
 
 KIPs: 932.
 """

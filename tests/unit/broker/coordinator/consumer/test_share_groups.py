@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from lowtide.broker.coordinator.consumer.share_group import ShareGroup
@@ -222,6 +224,50 @@ def test_while_its_states_end_a_group_takes_no_member() -> None:
     world.enter("b")
     world.settle()
     assert world.assigned("b") == {0, 1, 2, 3}, "they have begun again"
+
+
+def begin_again(world: ShareGroupWorld, *numbers: int, group: str = "g") -> Any:
+    """What AlterShareGroupOffsets has kept first: the epoch, or an error."""
+    answer = type("Reply", (), {"response": None})()
+    effects = world.effects()
+    world.groups.shares.states.begin_again(group, {world.ids(): ("t", numbers)} if numbers else {}, answer, effects)
+    world.carry_out(effects)
+    return answer.response
+
+
+def test_a_group_is_created_with_where_it_starts() -> None:
+    world = ShareGroupWorld()
+    assert begin_again(world) == 1
+    assert world.groups.by_id == {}, "no topic is known, so there is nothing to keep"
+    assert begin_again(world, 2) == 2
+    assert begin_again(world, 2) == world.beat("a", 0, "t").error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert [place.partition for place in world.group.places(lambda _: 4)] == [2]
+    world.check_reload()
+    world.groups.shares.states.end_deletion("g")
+    world.enter("a")
+    assert begin_again(world, 2) == ErrorCode.NON_EMPTY_GROUP
+
+
+def test_a_group_that_could_not_be_kept_is_not_there() -> None:
+    world = ShareGroupWorld()
+    world.append_fails = ErrorCode.NOT_ENOUGH_REPLICAS
+    assert begin_again(world, 2) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert world.groups.by_id == {}
+    world.append_fails = None
+    world.enter("a")
+    world.beat("a", -1)
+    world.append_fails = ErrorCode.NOT_ENOUGH_REPLICAS
+    assert begin_again(world, 2) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert list(world.groups.by_id) == ["g"], "it was there before"
+
+
+def test_what_gets_no_starts() -> None:
+    world = ShareGroupWorld(GroupSettings(groups_max=1))
+    world.join(group="classic")
+    assert begin_again(world, 0, group="classic") == ErrorCode.GROUP_ID_NOT_FOUND
+    world.groups.admission.count_groups = lambda: 1
+    assert begin_again(world, 0) == ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert list(world.groups.by_id) == ["classic"]
 
 
 def test_the_questions_of_a_shard_to_a_share_group() -> None:
