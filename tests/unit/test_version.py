@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import subprocess
 from pathlib import Path
 from types import ModuleType
@@ -72,3 +73,15 @@ def test_git_gives_the_version(tmp_path: Path):
     assert HOOK.version(tmp_path) == "2.0.0"
     git(tmp_path, "commit", "--allow-empty", "-m", "second")
     assert HOOK.version(tmp_path).startswith("2.0.1.dev1+g")
+
+
+def test_a_module_that_could_not_be_loaded_is_not_built(tmp_path: Path) -> None:
+    """What calls a function that nothing declares: it links, and no broker could load it."""
+    command = HOOK.link_command()
+    if shutil.which(command[0]) is None:
+        pytest.skip("there is no compiler")
+    source = tmp_path / "module.c"
+    for text, code in (("int called(void) { return 1; }\n", 0), ("int calls(void) { return missing(); }\n", 1)):
+        source.write_text(text)
+        done = subprocess.run([*command, *HOOK.FLAGS, str(source), "-o", str(tmp_path / "module.so")], capture_output=True, check=False)
+        assert done.returncode == code, (text, done.stderr)
