@@ -75,21 +75,21 @@ class Written:
             self.failed.append(error)
 
 
-def read(bootstrap: str, topic: str) -> list[bytes]:
-    """All that is in a topic."""
+def read(bootstrap: str, topic: str) -> dict[int, list[bytes]]:
+    """All that is in a topic, by partition."""
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "g", "enable.auto.commit": False, "enable.partition.eof": True, **QUIET}
     )
     try:
         partitions = consumer.list_topics(topic, timeout=WAIT_S).topics[topic].partitions
         consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in partitions])
-        values: list[bytes] = []
+        values: dict[int, list[bytes]] = {number: [] for number in partitions}
         ends: set[int] = set()
         while len(ends) < len(partitions):
             message = consumer.poll(WAIT_S)
             assert message is not None
             if message.error() is None:
-                values.append(message.value())
+                values[message.partition()].append(message.value())
             elif message.error().code() == KafkaError._PARTITION_EOF:
                 ends.add(message.partition())
         return values
@@ -98,10 +98,13 @@ def read(bootstrap: str, topic: str) -> list[bytes]:
 
 
 def assert_all_there(bootstrap: str, written: Written) -> None:
-    """Each record that was acknowledged, once."""
-    values = read(bootstrap, written.topic)
+    """Each record that was acknowledged, once, and those of a partition in the order in which they were sent."""
+    by_partition = read(bootstrap, written.topic)
+    values = [value for each in by_partition.values() for value in each]
     assert written.acknowledged <= set(values)
     assert len(values) == len(set(values)), "a record is there twice"
+    for each in by_partition.values():
+        assert each == sorted(each, key=int), "records are there in another order"
 
 
 def test_clients_see_ordinary_brokers(tmp_path: Path) -> None:
