@@ -19,6 +19,7 @@ from lowtide.simulation.cluster_client import ClusterClient, Excuses
 from lowtide.simulation.cluster_invariants import ClusterInvariants
 from lowtide.simulation.cluster_load import PartitionLoad
 from lowtide.simulation.machines import Machine, State
+from lowtide.simulation.neighbours import SharedMachine
 from lowtide.simulation.shared_store import SharedStore
 
 TOPIC: Final = "sim"
@@ -72,7 +73,7 @@ class ClusterWorld:
         self.unclean = Random(seed + 2).random() < UNCLEAN_SHARE if unclean is None else unclean
         """Whether a replica that isn't in sync may lead where no other can."""
         self.kinds = _kinds(Random(seed + 3)) if kinds is None else kinds
-        self.machines = [self._machine(broker_id) for broker_id in range(1, self.brokers + 1)]
+        self.machines: list[Machine] = [self._machine(broker_id) for broker_id in range(1, self.brokers + 1)]
         self.invariants = ClusterInvariants(self.machines, self.shared, self.chronicle, flushes=self.flushes, unclean=self.unclean)
         self.loads: list[PartitionLoad] = []
 
@@ -118,7 +119,7 @@ class ClusterWorld:
             settings |= {"log.flush.interval.messages": "1"}
         if self.unclean:
             settings |= {"unclean.leader.election.enable": "true", "unclean.leader.election.interval.ms": "1000"}
-        machine = Machine(
+        machine = SharedMachine(
             loop=self.loop,
             shared=self.shared,
             broker_id=broker_id,

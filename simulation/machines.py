@@ -13,7 +13,6 @@ from typing import Final
 
 from lowtide.broker.config.broker_config import load_config
 from lowtide.broker.lifecycle.broker import START_ERRORS, Broker, Ports
-from lowtide.broker.lifecycle.ports import Neighbours
 from lowtide.metadata.lease_keeper import KeeperTimes, LeaseKeeper
 from lowtide.metadata.store import OwnedStore
 from lowtide.protocol.types import BrokerId
@@ -25,7 +24,6 @@ from lowtide.runtime.heavy_work import SimulatedHeavyWorker
 from lowtide.runtime.random import Random
 from lowtide.runtime.simulated_loop import SimulatedLoop
 from lowtide.runtime.simulated_node import SimulatedNode
-from lowtide.runtime.thread_usage import ReadUsage, no_usage
 from lowtide.runtime.worker import SimulatedWorker
 from lowtide.simulation.chronicle import BrokerLog, Chronicle
 from lowtide.simulation.shared_store import SharedStore, StoreLink
@@ -114,9 +112,6 @@ class Machine:
         """How many faults of its disk are under way."""
         self.is_broken = False
         """Whether an operation of its disk was to fail in this life: only then may a log directory go offline. A full disk isn't broken."""
-        self.neighbours: Neighbours | None = None
-        """The brokers of the same machine, where a supervisor runs several."""
-        self.read_usage: ReadUsage = no_usage
         self.refused_start: BaseException | None = None
         self.has_failed = False
         """Whether its broker has ended by itself in this life."""
@@ -313,8 +308,6 @@ class Machine:
             make_heavy_worker=lambda _processes: SimulatedHeavyWorker(self.filesystem, self._loop, Random(6)),
             make_lease_keeper=self._make_lease_keeper,
             shared_metadata="the simulated store",
-            neighbours=self.neighbours,
-            read_usage=self.read_usage,
         )
 
     async def _open_store(self, _directory: str) -> OwnedStore:

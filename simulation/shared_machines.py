@@ -7,42 +7,25 @@ has its lease end at once, so that the others need not wait for its session. And
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
+from lowtide.broker.lifecycle.running import give
 from lowtide.metadata.store import NO_LEASE, LeaseId, MetadataStoreError
-from lowtide.replication.leader_balance import BrokerLoad, LeaderMove
+from lowtide.replication.leader_balance import LeaderMove
 from lowtide.simulation.cluster_world import ClusterWorld
 from lowtide.simulation.machines import Machine, State
+from lowtide.simulation.neighbours import Beside, SharedMachine
 
 _END_LIMIT_S: Final = 20.0
 _SHARE_OF_KILLED: Final = 0.3
 _LOOK_S: Final = 0.02
 
 
-class Beside:
-    """The other brokers of a machine, as one of them has them (`Neighbours`)."""
-
-    def __init__(self, machines: Sequence[Machine], on_report: Callable[[BrokerLoad], None] = lambda _load: None) -> None:
-        """`machines` are the brokers of one machine."""
-        self._machines = machines
-        self.report = on_report
-
-    @property
-    def machine(self) -> Sequence[int]:
-        return [each.broker_id for each in self._machines]
-
-    def away(self) -> Sequence[int]:
-        return [each.broker_id for each in self._machines if each.state is not State.UP]
-
-    async def pages(self, _form: str) -> Sequence[tuple[int, bytes]]:
-        return ()
-
-
 def share_machines(cluster: ClusterWorld) -> None:
     """From their next start on brokers know of those on the same machine."""
     for machine in cluster.machines:
+        assert isinstance(machine, SharedMachine), machine
         machine.neighbours = Beside(beside(cluster, machine))
 
 
@@ -57,7 +40,7 @@ async def leaders_are_given(cluster: ClusterWorld) -> None:
         return
     receiver = cluster.random.choice(beside_it)
     cluster.note(f"{topic}-{number} is to be given by {leader.host} to broker {receiver}")
-    leader.broker.give(LeaderMove(topic, number, leader.broker_id, receiver, 0.1, 0.9, 0.1))
+    give(leader.broker, LeaderMove(topic, number, leader.broker_id, receiver, 0.1, 0.9, 0.1))
     await cluster.sleep(0.0, 1.0)
     now = cluster.partition(topic, number)
     cluster.effects["leadership given"] += now is not None and now.leader == receiver and now.leader_epoch == state.leader_epoch + 1

@@ -43,7 +43,6 @@ from lowtide.metadata.records import Listener, MetadataCorruptError
 from lowtide.metadata.session import MetadataSession
 from lowtide.metadata.store import MetadataStoreError, OwnedStore
 from lowtide.replication.controller import ControllerWork
-from lowtide.replication.leader_balance import LeaderMove
 from lowtide.runtime.http_site import SiteLoader
 from lowtide.runtime.tasks import TaskRegistry
 from lowtide.storage.directory.log_manager import KnownTopic, LogManager
@@ -231,11 +230,6 @@ class Broker:
                 await self._leave(self._session)
             await serving.close(0 if self._hurries.is_set() else STOP_GRACE_S)
         await self._abandon(clean=True)
-
-    def give(self, move: LeaderMove) -> None:
-        """Have another broker of the machine lead a partition of this one."""
-        if self.serving is not None:
-            self.serving.give(move)
 
     def hurry(self) -> None:
         """Have a stop that is under way wait for no client any more."""

@@ -21,6 +21,7 @@ from lowtide.runtime.tasks import TaskRegistry
 
 if TYPE_CHECKING:
     from lowtide.broker.lifecycle.supervisor.child import SupervisedBroker
+    from lowtide.replication.leader_balance import LeaderMove
 
 
 async def run_broker(
@@ -62,7 +63,7 @@ async def run_broker(
         loop.add_signal_handler(number, on_signal)
     lines = TaskRegistry(lambda name, error: logger.error("task failed", task=name, error=f"{type(error).__name__}: {error}"))
     if supervisor is not None:
-        lines.spawn(supervisor.follow(stopping.set, broker.hurry, partial(_own_page, broker), broker.give), name="supervisor")
+        lines.spawn(supervisor.follow(stopping.set, broker.hurry, partial(_own_page, broker), partial(give, broker)), name="supervisor")
     tell_plain_walk(logger)
     await broker.start()
     address = broker.address
@@ -90,6 +91,12 @@ async def run_broker(
     await lines.cancel_all()
     manager.close()
     return 1 if broker.failed else 0
+
+
+def give(broker: Broker, move: LeaderMove) -> None:
+    """Have another broker of the machine lead a partition of this one, as its supervisor orders."""
+    if broker.serving is not None:
+        broker.serving.give(move)
 
 
 async def _own_page(broker: Broker, form: str) -> bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from lowtide.broker.administration.config_administrator import ConfigAdministrator
 from lowtide.broker.administration.delegation_token_sweep import TokenSweep
@@ -81,6 +81,14 @@ def _quota_window(config: BrokerConfig, keys: str) -> Window:
     return Window(samples, seconds * 1000)
 
 
+class _LoopParts(NamedTuple):
+    """What watches how busy the loop is."""
+
+    health: LoopHealth
+    leader_loads: LeaderLoads | None
+    """None where no leadership moves to another process of the machine."""
+
+
 class Serving:
     """What serves clients. `listen`, `begin`, then `stop`, which may come at any time."""
 
@@ -139,25 +147,24 @@ class Serving:
                 sites=(self._load_metrics,),
             )
         )
-        self.loop_health = LoopHealth(ports.loop, ports.clock, ports.read_usage, base.log, self.host.active_since)
+        self._loop = self._loop_parts(context)
         self.observed = self._observed()
-        self._leader_loads = self._make_leader_loads(context)
         dispatcher.register(handlers_of_ours(context, groups, self.retention, self.observed, dispatcher.routes))
         self._due_work = DueWork(
             ports.loop, ports.clock, log_manager.directories, (*self._ticks(log_manager), TokenSweep(context).on_tick, *pieces)
         )
 
-    def _make_leader_loads(self, context: BrokerContext) -> LeaderLoads | None:
-        """None where no leadership moves to another process of the machine."""
+    def _loop_parts(self, context: BrokerContext) -> _LoopParts:
         ports, rules = self._base.ports, balance_rules(self._base.configs.current)
+        health = LoopHealth(ports.loop, ports.clock, ports.read_usage, self._base.log, self.host.active_since)
         if rules is None or ports.neighbours is None or len(ports.neighbours.machine) == 1:
-            return None
-        return LeaderLoads(context, ports, ports.neighbours, full=rules.full)
+            return _LoopParts(health, None)
+        return _LoopParts(health, LeaderLoads(context, ports, ports.neighbours, full=rules.full))
 
     def _observed(self) -> Observed:
         ports = self._base.ports
         history = LogHistory(self.replicas.partitions, ports.loop, ports.clock)
-        return Observed(history, Vitals(ports.clock.monotonic_ms(), self.loop_health.snapshot, lambda: len(self.host.connections)))
+        return Observed(history, Vitals(ports.clock.monotonic_ms(), self._loop.health.snapshot, lambda: len(self.host.connections)))
 
     def _context(self, session: MetadataSession) -> BrokerContext:
         base, ports = self._base, self._base.ports
@@ -239,7 +246,7 @@ class Serving:
             self.observed.history.on_tick,
             DiskSpace(log_manager.directories, ports.clock, ports.loop, base.log).on_tick,
             MemoryUpkeep(ports.heap, ports.worker, ports.clock).on_tick,
-            *(() if self._leader_loads is None else (self._leader_loads.on_tick,)),
+            *(() if self._loop.leader_loads is None else (self._loop.leader_loads.on_tick,)),
         ]
 
     # Starting
@@ -269,7 +276,7 @@ class Serving:
         self.retention.start()
         if self.cleaner is not None:
             self.cleaner.start()
-        self.loop_health.start()
+        self._loop.health.start()
         self._due_work.start()
         self._readiness.enter(Stage.SERVES)
 
@@ -301,8 +308,8 @@ class Serving:
 
     def give(self, move: LeaderMove) -> None:
         """Have another broker of the machine lead a partition of this one."""
-        if self._leader_loads is not None:
-            self._leader_loads.give(move)
+        if self._loop.leader_loads is not None:
+            self._loop.leader_loads.give(move)
 
     def on_directory_failed(self, logs: list[Log]) -> None:
         """A log directory went offline with these logs."""
@@ -328,8 +335,8 @@ class Serving:
             retention=self.retention,
             cleaner=self.cleaner,
             unclean_elections=lambda: self._base.unclean_elections.count,
-            leaders_given=lambda: 0 if self._leader_loads is None else self._leader_loads.moves,
-            loop_lag=self.loop_health.snapshot,
+            leaders_given=lambda: 0 if self._loop.leader_loads is None else self._loop.leader_loads.moves,
+            loop_lag=self._loop.health.snapshot,
             read_usage=self._base.ports.read_usage,
             read_process=ProcessFiguresReader(),
             peers=self.partitions.peers,
@@ -390,7 +397,7 @@ class Serving:
         self.retention.stop()
         if self.cleaner is not None:
             self.cleaner.stop()
-        self.loop_health.stop()
+        self._loop.health.stop()
         if self.partitions.fence is not None:
             self.partitions.fence.close()
         await self.server.close(0)

@@ -8,6 +8,7 @@ from typing import Final
 
 import pytest
 
+from lowtide.broker.lifecycle.running import give
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.errors import ErrorCode
@@ -21,7 +22,7 @@ from lowtide.runtime.thread_usage import ThreadUsage
 from lowtide.simulation.chronicle import Chronicle
 from lowtide.simulation.client import WireClient
 from lowtide.simulation.machines import Machine, State
-from lowtide.simulation.shared_machines import Beside
+from lowtide.simulation.neighbours import Beside, SharedMachine
 from lowtide.simulation.shared_store import SharedStore
 
 PARTITIONS: Final = 6
@@ -46,7 +47,7 @@ class World:
         self.shared = SharedStore(loop, Random(1))
         self.balance = LeaderBalance(BalanceRules())
         self.machines = [
-            Machine(
+            SharedMachine(
                 loop=loop,
                 shared=self.shared,
                 broker_id=broker_id,
@@ -70,7 +71,7 @@ class World:
             self.moved.append((move.partition, move.giver, move.receiver))
             broker = self.machines[move.giver - 1].broker
             assert broker is not None
-            broker.give(move)
+            give(broker, move)
 
     async def begin(self) -> None:
         """All partitions are led by broker 1."""
