@@ -109,7 +109,7 @@ class LogLoading:
         self._partitions.futures[topic_partition] = name
         try:
             start = self._parts.journal.value(topic_id, topic_partition.partition) or 0
-            self._load_log(topic_partition, topic_id, config, start)
+            self._add_future(self._load_log(topic_partition, topic_id, config, start))
         except StorageError as error:
             if not (error.is_passing or isinstance(error, DamagedSegmentError)):
                 raise
@@ -229,8 +229,13 @@ class LogLoading:
             raise storage_error(folder, error) from error
         log.is_future = True
         self._partitions.add(log)
-        self._parts.flusher.add(log, is_new=True)
+        self._add_future(log)
         return log
+
+    def _add_future(self, log: Log) -> None:
+        """Its next flush includes the id of its topic, also where nothing else is to be flushed: that is durable before the new name."""
+        log.flush_wanted = True
+        self._parts.flusher.add(log, is_new=True)
 
     def _place(self, topic_partition: TopicPartition, topic_id: TopicId, config: LogConfig) -> LogPlace:
         return LogPlace(

@@ -8,7 +8,7 @@ end (`CuttableLog.succeed`).
 
 Guards: nothing is in the copy that its source doesn't have, but for what the source has compacted away, or that lies below its start. So
 after a truncation, and at a start, what diverges by leader epochs is cut first. The copy takes its source's place only if it has all that
-this has.
+this has, and on the disk what this has on the disk, with the id of its topic.
 
 Source: KIP-113; Kafka's ReplicaAlterLogDirsThread.
 """
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 from lowtide.protocol.types import NO_LEADER_EPOCH, Offset
 from lowtide.runtime.committer import Barrier
 from lowtide.runtime.filesystem import FileToSync
+from lowtide.storage.checkpoint import PARTITION_METADATA
 from lowtide.storage.directory.directory_erasures import EraseFailedError
 from lowtide.storage.directory.log_starts import LogStartIncrement
 from lowtide.storage.directory.move_place import AwaitedErasure
@@ -291,7 +292,28 @@ class LogMove:
             # Removed segments have the folder's name, until they are gone.
             is_left = self.target.parts.removal.remove_now(future.directory, Offset(REMOVED_TO))
             if future.is_at_rest and not is_left and self._catch_up(future):
-                self._swap(future)
+                if self._is_durable(future):
+                    self._swap(future)
+                else:
+                    self._flush_the_last(future)
+
+    def _is_durable(self, future: Log) -> bool:
+        """Whether all that is on the disk of the source is on that of the copy: producers may have been answered for it.
+
+        A new name may survive a power cut before it is synced, and what the folder has may not.
+        """
+        return future.recovery_point >= self.source.recovery_point and not future.flush_wanted
+
+    def _flush_the_last(self, future: Log) -> None:
+        """Goes on as soon as this is done: half a round later the source would have flushed more."""
+
+        def flushed(_error: OSError | None) -> None:
+            if self._place.is_going_on(self) and self._is_durable(future):
+                self.step()
+
+        self.target.flush(future)
+        if self.target.parts.flusher.is_flushing(future):
+            self._place.target.committer.submit(Barrier(), flushed)
 
     def _note_intent(self) -> None:
         """Errors: OSError."""
@@ -314,7 +336,9 @@ class LogMove:
             else:
                 self.step()
 
-        ports.committer.submit(Barrier(files=(FileToSync(ports.filesystem, path),), directories=(source.directory,)), noted)
+        # With the id of its topic, which a log that was never flushed may lack on the disk: both folders must tell that they are of one.
+        files = tuple(FileToSync(ports.filesystem, each) for each in (f"{source.directory}/{PARTITION_METADATA}", path))
+        ports.committer.submit(Barrier(files=files, directories=(source.directory,)), noted)
 
     def _catch_up(self, future: Log) -> bool:
         """Copies the rest within this turn of the loop. Returns whether the copy has all of it. Errors: StorageError, OSError."""

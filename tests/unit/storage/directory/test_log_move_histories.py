@@ -104,6 +104,9 @@ class History:
 
     def restart(self) -> None:
         power = self.power and self.random.random() < 0.5
+        for key in self.keys:
+            # What waits for a flush is answered as soon as the log that serves says so, whichever log that is.
+            self.flushed[key] = max(self.flushed[key], self.world.manager.logs[key].recovery_point)
         self.world.restart(power=power)
         self.watch()
         missing = [key for key in self.keys if key not in self.world.manager.logs]
@@ -115,9 +118,11 @@ class History:
             log.advance_high_watermark(log.log_end_offset)
             if power:
                 assert log.log_end_offset >= self.flushed[key], (key, log.describe())
-                self.batches[key] = {offset: each for offset, each in self.batches[key].items() if offset + 2 <= log.log_end_offset}
-                if key in self.cutting:
-                    self.batches[key] = content(log)
+                # What wasn't flushed is there or not, also what an earlier power cut had taken.
+                found, flushed = content(log), self.flushed[key]
+                self.batches[key] = {offset: each for offset, each in self.batches[key].items() if offset + 2 <= flushed} | {
+                    offset: each for offset, each in found.items() if offset + 2 > flushed or key in self.cutting
+                }
         self.cutting.clear()
         self.check()
 

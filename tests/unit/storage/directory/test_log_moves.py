@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -377,3 +378,61 @@ def test_the_end_that_a_copy_shares_with_its_source() -> None:
     append(one, "of a later leader", epoch=2)
     assert common_end(one, two) == 6
     assert common_end(one, one) == 10
+
+
+def moved_until(world: World, log: Log, meanwhile: Callable[[int], None] = lambda _number: None) -> Log:
+    """Has a log moved, and returns what takes its place at the moment at which it does: nothing later is carried out.
+
+    `meanwhile` is called before each step, with its number.
+    """
+    told: list[Log] = []
+    world.manager.moves.listen(lambda _old, new: told.append(new))
+    world.manager.moves.alter(log, other(log))
+    for number in range(400):
+        meanwhile(number)
+        ready: list[Any] = [each for each in (*world.committers.values(), world.worker) if each.waiting]
+        if ready and number % 3:
+            world.random.choice(ready).step()
+        else:
+            world.clock.now_ms += 50
+            end_round(world)
+        if told:
+            return told[0]
+    raise AssertionError(f"{log.describe()} doesn't move")
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_an_empty_log_moves_and_the_power_goes_at_once(is_killed: bool) -> None:
+    """Its new name may survive what the folder has: that must tell which topic it is of, or the next start refuses two folders."""
+    for seed in range(20):
+        world = World(ONE, TWO, seed=seed)
+        (log,) = world.create(A0)
+        world.manager.flush(log)
+        world.run()
+        if is_killed:
+            world.manager.moves.limit(lambda: 0.0)
+            world.manager.moves.alter(log, other(log))
+            world.restart()
+            log = world.manager.logs[A0]
+        moved_until(world, log)
+        world.restart(power=True)
+        settle(world)
+        assert len(folders(world)) <= 1, folders(world)
+
+
+def test_what_was_flushed_is_there_if_the_power_goes_as_soon_as_a_log_has_moved() -> None:
+    """With flush.messages=1 its producers were answered: the copy must have it on the disk before it takes the place."""
+    for last in range(0, 60, 3):
+        world = World(ONE, TWO, seed=last)
+        (log,) = world.create(A0)
+        append(log, "a")
+
+        def meanwhile(number: int, world: World = world, log: Log = log, last: int = last) -> None:
+            if number <= last and number % 5 == 0:
+                append(log, f"value {number}")
+                world.manager.flush(log)
+
+        moved, flushed = moved_until(world, log, meanwhile), log.recovery_point
+        assert moved.recovery_point >= flushed, (last, log.describe(), moved.describe())
+        world.restart(power=True)
+        assert world.manager.logs[A0].log_end_offset >= flushed, last
