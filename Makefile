@@ -17,7 +17,7 @@ SEEDS ?= 200
 PYTHONS ?= 3.11 3.12 3.13 3.14
 COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 
-.PHONY: help run test test-all test-ci test-rest test-pure test-pythons check fmt lint types layers unit sim model chaos storm campaign sanitize power-cuts clients interop bench microbench path demo demo-pipeline docs wheel wheels up down kcat etcd java chromium clean
+.PHONY: help run test test-all test-ci test-rest test-pure test-pythons check fmt lint types layers unit sim model chaos storm campaign mutants plants sanitize power-cuts clients interop bench microbench path demo demo-pipeline docs wheel wheels up down kcat etcd java chromium clean
 
 help: ## explain every target
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -162,6 +162,14 @@ soak: $(INSTALLED) etcd ## three brokers under a mixed load, with rolling restar
 
 campaign: $(INSTALLED) ## search without end with simulators, kills and damaged frames, at the lowest priority: ARGS=--totals, docs/testing.md
 	@$(BIN)/python -m tests.campaign $(ARGS)
+
+mutants: $(INSTALLED) ## changes of the code that no unit test notices, at the lowest priority: ARGS='--groups purgatory', docs/testing.md
+	@$(BIN)/python -m tests.mutants $(ARGS)
+
+plants: $(INSTALLED) ## count the seeds until planted bugs are found, at the lowest priority, and add them to docs/evidence.md: FIRST_SEEDS=100000,200000
+	@PLANT_FIRST_SEEDS=$${FIRST_SEEDS:-100000,200000,300000} nice -n 19 $(BIN)/pytest -q -n0 -o faulthandler_timeout=0 -k "found or planted" \
+	  tests/sim/test_planted_bugs.py tests/sim/test_cluster_planted_*.py tests/sim/test_moves_between_directories.py
+	@$(BIN)/python -c 'from tests.campaign.evidence import write_page; write_page()'
 
 clients: $(INSTALLED) kcat ## kcat and the Python clients against a real broker
 	@$(BIN)/pytest -q tests/clients

@@ -128,8 +128,6 @@ class DelayedOperationPurgatory(Generic[KeyT]):
             _, _, operation, generation = heapq.heappop(heap)
             if operation.watch_generation == generation and operation.watch_bucket >= 0:
                 self._make_ready(operation)
-        if not heap:
-            self._watchers.pop(key, None)
         return bool(self._ready)
 
     def release(self, key: KeyT) -> bool:
@@ -152,9 +150,7 @@ class DelayedOperationPurgatory(Generic[KeyT]):
 
     def release_all(self) -> bool:
         """Make ready everything: the broker stops. Returns whether anything is ready to be taken."""
-        for key in list(self._watchers):
-            self.release(key)
-        # What has no key left to watch waits for its deadline.
+        # By their deadlines, for what has no key left to watch has one too.
         for members in list(self._buckets.values()):
             for operation in list(members.values()):
                 self._make_ready(operation)

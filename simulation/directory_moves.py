@@ -18,6 +18,12 @@ _RATES: Final = (NO_LIMIT, 20_000.0, 2_000.0)
 """Bytes a second; logs of these runs have some thousand."""
 
 _KILLED_SHARE: Final = 0.5
+_AS_IT_MOVES_SHARE: Final = 0.6
+"""Of those that die: as soon as the copy has taken its source's place, when little of it may be on the disk."""
+
+_AS_IT_MOVES_S: Final = 2.0
+"""For this long at most its broker waits for that."""
+
 _AGAIN_SHARE: Final = 0.3
 
 
@@ -39,6 +45,9 @@ async def move_between_directories(cluster: ClusterWorld) -> None:
     if machine.lives != life or machine.state is not State.UP:
         return
     if random.random() < _KILLED_SHARE:
+        if random.random() < _AS_IT_MOVES_SHARE and not await _has_moved(cluster, machine, before):
+            return
+        cluster.effects["kill as a log has moved between directories"] += _done(machine) > before
         cluster.effects["kill during a move between directories"] += _under_way(machine)
         cluster.kill(machine, power=random.random() < 0.5)  # noqa: PLR2004
         await cluster.stay_down(machine)
@@ -49,6 +58,14 @@ async def move_between_directories(cluster: ClusterWorld) -> None:
     if machine.lives == life:
         cluster.effects["move between directories"] += _done(machine) > before
         _limit(machine, NO_LIMIT)
+
+
+async def _has_moved(cluster: ClusterWorld, machine: Machine, before: int) -> bool:
+    """Waits until one more log has moved. Returns whether the broker still serves, in the same life."""
+    life, until_s = machine.lives, cluster.loop.time() + _AS_IT_MOVES_S
+    while machine.lives == life and machine.state is State.UP and _done(machine) == before and cluster.loop.time() < until_s:
+        await cluster.sleep(0.0005, 0.002)
+    return machine.lives == life and machine.state is State.UP
 
 
 def _limit(machine: Machine, rate: float) -> None:

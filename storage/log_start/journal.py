@@ -72,8 +72,6 @@ class LogStartJournal:
     """The journal of one open log directory. Used from the event loop only."""
 
     def __init__(self, filesystem: FileSystem, directory: str, committer: Committer, content: JournalContent, hooks: JournalHooks) -> None:
-        self._filesystem = filesystem
-        self._directory = directory
         self._committer = committer
         self._hooks = hooks
         self._path = journal_path(directory)

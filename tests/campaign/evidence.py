@@ -15,6 +15,9 @@ from pathlib import Path
 
 import msgspec
 
+from tests.mutants import results as mutation
+from tests.sim import planting
+
 from . import ledger
 from .kinds import KINDS, Kind
 
@@ -78,8 +81,8 @@ def sums(name: str, entries: Iterable[ledger.Entry]) -> list[Sum]:
     return lines
 
 
-def page(lines: Sequence[Sum], kinds: Sequence[Kind], is_current: Callable[[Kind, str], bool]) -> str:
-    """The page of these lines. `is_current` says whether runs of a kind at a commit still stand for the tree."""
+def page(lines: Sequence[Sum], kinds: Sequence[Kind], is_current: Callable[[Kind, str], bool], *others: str) -> str:
+    """The page of these lines, then `others`. `is_current` says whether runs of a kind at a commit still stand for the tree."""
     rows = [
         "| kind | current seeds | seeds | CPU hours | faults | states | violations found | last run |",
         "|---|---|---|---|---|---|---|---|",
@@ -102,7 +105,54 @@ def page(lines: Sequence[Sum], kinds: Sequence[Kind], is_current: Callable[[Kind
     parts = ["\n".join(rows), "## Faults that had an effect\n\n| fault | times |\n|---|---|\n" + "\n".join(named)]
     if found:
         parts.append("## Violations found\n\nEach is fixed. `tests/sim/found.jsonl` repeats those of drawn faults.\n\n" + "\n".join(found))
-    return HEAD + "\n" + "\n\n".join(parts) + "\n"
+    return HEAD + "\n" + "\n\n".join([*parts, *others]) + "\n"
+
+
+def mutant_part(sums: Sequence[mutation.Sum], is_current: Callable[[mutation.Sum], bool]) -> str:
+    """The table of mutants, with one row for each folder of modules."""
+    folders: dict[str, list[mutation.Sum]] = {}
+    for each in sums:
+        folders.setdefault(each.module.rpartition("/")[0], []).append(each)
+    rows = [
+        "## Mutants",
+        "",
+        "`make mutants` changes one thing of a module at a time: a comparison, a condition, a number, a statement that is left out.",
+        "A mutant is killed if a unit test of `make test` fails, timed out if one doesn't end. A survivor is explained in",
+        "`tests/mutants/explained.jsonl` (it makes no difference, or one of speed or of a message only), or open. Modules that",
+        "aren't named were not run to the end. Code that runs when a module is imported is not mutated.",
+        "",
+        "| modules | unchanged since | mutants | killed | timed out | explained | open | last run |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for folder, listed in sorted(folders.items()):
+        names = ", ".join(f"`{each.module.rpartition('/')[2].removesuffix('.py')}`" for each in listed)
+        current = sum(is_current(each) for each in listed)
+        counts = [sum(getattr(each, name) for each in listed) for name in ("mutants", "killed", "timed_out", "explained", "open")]
+        numbers = " | ".join(f"{count:,}" for count in counts)
+        rows.append(f"| {folder}: {names} | {current} of {len(listed)} | {numbers} | {max(each.date for each in listed)} |")
+    return "\n".join(rows)
+
+
+def plant_part(tries: Sequence[planting.Try]) -> str:
+    """The table of planted bugs: after how many seeds each was found, from each first seed."""
+    by_plant: dict[tuple[str, str], list[planting.Try]] = {}
+    for each in tries:
+        by_plant.setdefault((each.plant, each.expected), []).append(each)
+    within = sum(all(each.seeds is not None and each.seeds <= planting.GOAL_SEEDS for each in listed) for listed in by_plant.values())
+    rows = [
+        "## Planted bugs",
+        "",
+        f"`make plants` plants a bug and counts the seeds until a simulator finds it. {within} of {len(by_plant)} plants were",
+        f"found within {planting.GOAL_SEEDS:,} seeds from each first seed that was tried. `> 40`: 40 seeds did not find it.",
+        "",
+        "| bug | violates | seeds until found |",
+        "|---|---|---|",
+    ]
+    for (plant, expected), listed in sorted(by_plant.items()):
+        counts = ", ".join(str(each.seeds) if each.seeds is not None else f"> {each.searched}" for each in listed)
+        text = expected.replace("|", "\\|")
+        rows.append(f"| `{plant}` | `{text}` | {counts} |")
+    return "\n".join(rows)
 
 
 def load(file: Path = SUMS) -> list[Sum]:
@@ -128,4 +178,17 @@ def publish(folder: Path, file: Path = SUMS, target: Path = PAGE) -> None:
     name = name_of(folder)
     lines = [line for line in load(file) if line.ledger != name] + sums(name, ledger.load(folder / "ledger.jsonl"))
     file.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
-    target.write_text(page(lines, KINDS, unchanged_since), encoding="utf-8")
+    write_page(file, target)
+
+
+def write_page(file: Path = SUMS, target: Path = PAGE) -> None:
+    """Of all that the tree has: sums of campaigns, of mutants, and planted bugs."""
+    mutants = mutant_part(mutation.load_lines(mutation.SUMS, mutation.Sum), is_unchanged)
+    plants = plant_part(mutation.load_lines(planting.LEDGER, planting.Try))
+    target.write_text(page(load(file), KINDS, unchanged_since, mutants, plants), encoding="utf-8")
+
+
+def is_unchanged(counts: mutation.Sum) -> bool:
+    """Whether a module is as it was when its mutants were counted."""
+    file = ROOT / counts.module
+    return file.exists() and mutation.digest_of(file.read_bytes()) == counts.digest

@@ -2,16 +2,41 @@
 
 A plant that breaks the program in another way, or breaks another promise, would otherwise count as found, though the checker that it is
 meant for sees nothing.
+
+`make plants` sets `PLANT_FIRST_SEEDS`: the same tests then count the seeds until the bug is found, from each of these first seeds, and add
+a line to `planted.jsonl` for each, from which `docs/evidence.md` is made. A search that has a line is not repeated.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
+import msgspec
 import pytest
 
 from lowtide.simulation.history import HistoryError
+
+LEDGER = Path(__file__).resolve().parent / "planted.jsonl"
+GOAL_SEEDS = 2000
+
+FIRST_SEEDS = [int(text) for text in os.environ.get("PLANT_FIRST_SEEDS", "").split(",") if text]
+"""Empty in a test."""
+SEARCHED_MAX = int(os.environ.get("PLANT_SEEDS", str(GOAL_SEEDS)))
+
+
+class Try(msgspec.Struct, frozen=True):
+    """One search for one planted bug."""
+
+    plant: str
+    expected: str
+    first: int
+    """The first seed."""
+    searched: int
+    seeds: int | None
+    """How many it took, the one that found it included; None if it wasn't found."""
 
 
 def find(expected: str, simulate: Callable[[int], object], seeds: Iterable[int]) -> int:
@@ -20,14 +45,54 @@ def find(expected: str, simulate: Callable[[int], object], seeds: Iterable[int])
     `expected` is a regular expression of the violation: `D8:`, or what L1 waits for. Other violations are passed over, and named in the
     end. Whatever isn't a violation is raised, and fails the test.
     """
+    if FIRST_SEEDS:
+        measure(expected, simulate)
     others: list[str] = []
     for seed in seeds:
-        try:
-            simulate(seed)
-        except HistoryError as error:
-            text = f"seed {seed}: {str(error)[:200]}"
-            if re.search(rf"\b{expected}", str(error)):
-                print(text)
-                return seed
-            others.append(text)
+        text = violation(simulate, seed)
+        if breaks(expected, text):
+            print(f"seed {seed}: {text[:200]}")
+            return seed
+        if text:
+            others.append(f"seed {seed}: {text[:200]}")
     pytest.fail("\n".join([f"no seed of {seeds} violates {expected}", *others]))
+
+
+def violation(simulate: Callable[[int], object], seed: int) -> str:
+    """What a run says of the promise that it breaks; empty if it breaks none."""
+    try:
+        simulate(seed)
+    except HistoryError as error:
+        return str(error)
+    return ""
+
+
+def breaks(expected: str, text: str) -> bool:
+    """Whether a violation is the expected one."""
+    return bool(text and re.search(rf"\b{expected}", text))
+
+
+def measure(expected: str, simulate: Callable[[int], object]) -> None:
+    """Count the seeds until the bug is found, from each first seed, and skip the test."""
+    plant = plant_of(os.environ["PYTEST_CURRENT_TEST"])
+    known = {(each.plant, each.expected, each.first) for each in load(LEDGER)}
+    for first in FIRST_SEEDS:
+        if (plant, expected, first) in known:
+            continue
+        counts = range(1, SEARCHED_MAX + 1)
+        seeds = next((count for count in counts if breaks(expected, violation(simulate, first + count - 1))), None)
+        line = Try(plant=plant, expected=expected, first=first, searched=SEARCHED_MAX if seeds is None else seeds, seeds=seeds)
+        with LEDGER.open("ab") as file:
+            file.write(msgspec.json.encode(line) + b"\n")
+    pytest.skip("it was counted how many seeds it takes")
+
+
+def plant_of(test: str) -> str:
+    """The name of a bug, of the id of its test: `test_is_found[name-...]`, or that of the test."""
+    name = test.rpartition(" ")[0].rpartition("::")[2]
+    inside = re.search(r"\[(\w+?)(-.*)?\]$", name)
+    return inside[1] if inside else name.removeprefix("test_")
+
+
+def load(file: Path = LEDGER) -> list[Try]:
+    return [msgspec.json.decode(line, type=Try) for line in file.read_bytes().splitlines()] if file.exists() else []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
@@ -118,6 +120,133 @@ def test_dead_watches_do_not_accumulate() -> None:
         purgatory.watch(operation, [("a", 1)], deadline_ms=10)
         purgatory.remove(operation)
     assert len(purgatory._watchers["a"].heap) < 200
+
+
+def test_a_watch_of_an_earlier_wait_does_not_wake_a_later_one() -> None:
+    """It lies in the heap of its key as long as others watch that."""
+    purgatory, operation, other = make(), DelayedOperation(), DelayedOperation()
+    purgatory.watch(other, [("a", 50)], deadline_ms=1000)
+    purgatory.watch(operation, [("a", 5), ("b", 1)], deadline_ms=1000)
+    purgatory.advance("b", 1)
+    purgatory.take_ready()
+    purgatory.watch(operation, [("c", 1)], deadline_ms=1000)
+    assert not purgatory.advance("a", 5)
+    assert purgatory.release("a")
+    assert purgatory.take_ready() == [other]
+    assert purgatory.advance("c", 1)
+
+
+def test_a_release_does_not_wake_who_watched_the_key_in_an_earlier_wait() -> None:
+    purgatory, operation, other = make(), DelayedOperation(), DelayedOperation()
+    purgatory.watch(other, [("a", 50)], deadline_ms=1000)
+    purgatory.watch(operation, [("a", 5), ("b", 1)], deadline_ms=1000)
+    purgatory.advance("b", 1)
+    purgatory.take_ready()
+    purgatory.watch(operation, [("c", 1)], deadline_ms=1000)
+    purgatory.release("a")
+    assert purgatory.take_ready() == [other]
+
+
+def test_watches_of_earlier_waits_do_not_accumulate() -> None:
+    """A request that events of another key wake again and again, beside one that stays."""
+    purgatory, stays, operation = make(), DelayedOperation(), DelayedOperation()
+    purgatory.watch(stays, [("a", 1)], deadline_ms=10**9)
+    for _ in range(1000):
+        purgatory.watch(operation, [("a", 1), ("b", 1)], deadline_ms=10**9)
+        purgatory.advance("b", 1)
+        assert purgatory.take_ready() == [operation]
+    assert len(purgatory._watchers["a"].heap) < 200
+
+
+def test_a_sweep_keeps_the_order_of_thresholds() -> None:
+    random = Random(1)
+    for _ in range(20):
+        purgatory = make(maximum_per_key=1000)
+        waits = [(random.randrange(1000), DelayedOperation()) for _ in range(200)]
+        for threshold, operation in waits:
+            purgatory.watch(operation, [("a", threshold)], deadline_ms=10**9)
+        random.shuffle(waits)
+        for _, operation in waits[:110]:
+            purgatory.remove(operation)
+        ready = set[DelayedOperation]()
+        for value in range(0, 1001, 50):
+            purgatory.advance("a", value)
+            ready.update(purgatory.take_ready())
+            assert ready == {operation for threshold, operation in waits[110:] if threshold <= value}
+
+
+def test_only_the_last_wait_says_whether_an_operation_has_expired() -> None:
+    purgatory, operation = make(), DelayedOperation()
+    assert not operation.expired
+    purgatory.watch(operation, [("a", 1)], deadline_ms=10)
+    assert purgatory.expire(10)
+    assert operation.expired
+    purgatory.take_ready()
+    purgatory.watch(operation, [("a", 1)], deadline_ms=100)
+    assert not operation.expired
+    purgatory.advance("a", 1)
+    assert not operation.expired
+
+
+def test_a_deadline_at_or_before_the_beginning_of_time_is_like_any_other() -> None:
+    for deadline_ms in (0, -5):
+        purgatory, operation = make(), DelayedOperation()
+        purgatory.watch(operation, [("a", 1)], deadline_ms)
+        assert purgatory.next_deadline_ms() == 0
+        assert purgatory.expire(0)
+        assert purgatory.take_ready() == [operation]
+        for end in (
+            lambda purgatory=purgatory: purgatory.advance("a", 1),
+            lambda purgatory=purgatory: purgatory.release("a"),
+            lambda purgatory=purgatory, operation=operation: purgatory.wake(operation),
+        ):
+            purgatory.watch(operation, [("a", 1)], deadline_ms)
+            assert end()
+            assert purgatory.take_ready() == [operation]
+        purgatory.watch(operation, [("a", 1)], deadline_ms)
+        purgatory.remove(operation)
+        assert len(purgatory) == 0
+
+
+def test_one_operation_wakes_and_only_if_it_waits() -> None:
+    purgatory, operation, other = make(), DelayedOperation(), DelayedOperation()
+    assert not purgatory.wake(operation)
+    purgatory.watch(operation, [("a", 1)], deadline_ms=10)
+    purgatory.watch(other, [("a", 1)], deadline_ms=10)
+    assert purgatory.wake(operation)
+    assert purgatory.take_ready() == [operation]
+    assert not purgatory.wake(operation)
+
+
+def test_a_key_that_nothing_waits_for_is_forgotten() -> None:
+    purgatory, operation = make(), DelayedOperation()
+    purgatory.watch(operation, [("a", 5)], deadline_ms=10)
+    purgatory.remove(operation)
+    assert list(purgatory.watched_keys) == []
+    purgatory.watch(operation, [("a", 5)], deadline_ms=10)
+    purgatory.advance("a", 5)
+    assert list(purgatory.watched_keys) == []
+
+
+def test_live_watches_survive_a_sweep_and_stay_in_order() -> None:
+    """Also those of a deadline at 0, and of operations that have waited before; dead ones are gone."""
+    purgatory = make(maximum_per_key=1000)
+    live = [DelayedOperation() for _ in range(40)]
+    again = live[0]
+    purgatory.watch(again, [("b", 1)], deadline_ms=0)
+    purgatory.advance("b", 1)
+    purgatory.take_ready()
+    dead = [DelayedOperation() for _ in range(60)]
+    for number, operation in enumerate(dead):
+        purgatory.watch(operation, [("a", number % 7)], deadline_ms=1000)
+    for number, operation in enumerate(live):
+        purgatory.watch(operation, [("a", 100 - number)], deadline_ms=0)
+    for operation in dead:
+        purgatory.remove(operation)
+    assert len(purgatory._watchers["a"].heap) < 80
+    for number in reversed(range(40)):
+        purgatory.advance("a", 100 - number)
+        assert purgatory.take_ready() == [live[number]]
 
 
 class PurgatoryMachine(RuleBasedStateMachine):

@@ -1,0 +1,60 @@
+"""What is mutated, and by which tests a mutant is to be found. Values only.
+
+A group is a set of modules with the tests that are about them. What these don't find is given to the wider tests, which use the modules.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Group:
+    """`modules` and tests are paths of the tree: files, or folders with all that is in them."""
+
+    name: str
+    modules: tuple[str, ...]
+    tests: tuple[str, ...]
+    wider: tuple[str, ...]
+
+    def files(self) -> list[str]:
+        """Its modules, the first-named first."""
+        found: dict[str, None] = {}
+        for module in self.modules:
+            path = ROOT / module
+            for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+                if file.name != "__init__.py":
+                    found[str(file.relative_to(ROOT))] = None
+        return list(found)
+
+
+LEADING = tuple(
+    f"replication/{name}.py"
+    for name in (
+        "leadership",
+        "in_sync_replicas",
+        "partition",
+        "follower",
+        "follower_phase",
+        "follower_reads",
+        "alter_partition",
+        "elections",
+    )
+)
+"""First what decides over deletes, ISR and leaders."""
+
+COORDINATORS = "tests/unit/broker/coordinator"
+HANDLERS = "tests/unit/broker/handlers"
+
+GROUPS = (
+    Group("log starts", ("storage/log_start",), ("tests/unit/storage/log_start",), ("tests/unit/storage/directory",)),
+    Group("purgatory", ("replication/purgatory.py",), ("tests/unit/replication/test_purgatory.py",), ("tests/unit/broker/partitions",)),
+    Group("replication", (*LEADING, "replication"), ("tests/unit/replication",), ("tests/unit/broker/partitions",)),
+    *(
+        Group(f"{name} coordinator", (f"broker/coordinator/{name}",), (f"{COORDINATORS}/{name}",), (COORDINATORS, HANDLERS))
+        for name in ("transactions", "groups", "classic", "consumer", "share", "runtime")
+    ),
+)
