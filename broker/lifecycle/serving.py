@@ -53,9 +53,9 @@ from lowtide.broker.partitions.fetch_session import FetchSessionCache
 from lowtide.broker.partitions.share.share_partitions import SharePartitions
 from lowtide.broker.partitions.share.share_rules import ShareRules, share_rules
 from lowtide.broker.quotas.client_quotas import ClientQuotas
+from lowtide.broker.quotas.configured_window import configured_window
 from lowtide.broker.quotas.creation_rates import CreationRates, creation_rates
 from lowtide.broker.quotas.metered_handlers import Meter
-from lowtide.broker.quotas.sampled_rate import Window
 from lowtide.broker.request_context import Client
 from lowtide.broker.retention.cleaner import Cleaner
 from lowtide.broker.retention.consumption import Consumption
@@ -63,7 +63,6 @@ from lowtide.broker.retention.log_retention import Retention
 from lowtide.storage.log.segment_ages import SegmentAges
 
 if TYPE_CHECKING:
-    from lowtide.broker.config.broker_config import BrokerConfig
     from lowtide.broker.lifecycle.broker_base import BrokerBase
     from lowtide.broker.metrics.collector import Collector
     from lowtide.metadata.image import ImageDelta, MetadataImage, TopicImage
@@ -72,13 +71,6 @@ if TYPE_CHECKING:
     from lowtide.runtime.http_site import Site
     from lowtide.storage.directory.log_manager import LogManager
     from lowtide.storage.log.log import Log
-
-
-def _quota_window(config: BrokerConfig, keys: str) -> Window:
-    samples, seconds = config.values[f"{keys}.num"], config.values[f"{keys}.size.seconds"]
-    assert isinstance(samples, int)
-    assert isinstance(seconds, int)
-    return Window(samples, seconds * 1000)
 
 
 class _LoopParts(NamedTuple):
@@ -114,8 +106,8 @@ class Serving:
         self._rates_of = (config, creation_rates(config))
         self._quotas = ClientQuotas(
             lambda: session.image.client_quotas,
-            lambda: _quota_window(base.configs.current, "quota.window"),
-            lambda: _quota_window(base.configs.current, "controller.quota.window"),
+            lambda: configured_window(base.configs.current, "quota.window"),
+            lambda: configured_window(base.configs.current, "controller.quota.window"),
             self._creation_rates,
         )
         meter = Meter(self._quotas, ports.clock, session, lambda: base.configs.current.num_partitions)

@@ -68,7 +68,7 @@ class Connection(RunTaking):
         self._transport.set_write_buffer_limits(high=0)
         host = self._host
         self._outgoing = OutgoingQueue(
-            self._transport, host.buffers, host.worker, self.close, host.clock, self.resume_writing, host.answers
+            self._transport, host.frame_buffers.chunks, host.worker, self.close, host.clock, self.resume_writing, host.answers
         )
         self.connected_ms = host.clock.now_ms()
         self.active_ns = self.connected_ms * 1_000_000 - 1  # What comes in the same millisecond counts.

@@ -82,8 +82,7 @@ class ConnectionHost:
         self.memory = RequestMemory(request_memory_bytes)
         self.answers = AnswerMemory(answer_memory_bytes, clock.monotonic_ms)
         self.large_requests = LargeRequests(turns, request_rows_max, self._on_large_bug, self.on_refused)
-        self.buffers = BufferPool(CHUNK_BYTES, _IDLE_CHUNKS)
-        self.frame_buffers = FrameBuffers(self.buffers)
+        self.frame_buffers = FrameBuffers(BufferPool(CHUNK_BYTES, _IDLE_CHUNKS))
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.cipher_scratch = memoryview(bytearray(SCRATCH_BYTES))
         """The same for bytes that are still encrypted; no page of it is touched where no listener has TLS."""

@@ -23,13 +23,13 @@ class FrameBuffers:
     """The buffers of frames that are received, by sizes."""
 
     def __init__(self, chunks: BufferPool) -> None:
-        """`chunks` are what answers are sent with, too."""
         self.first = BufferPool(FRAME_BUFFER_BYTES, _IDLE_BUFFERS)
-        self._chunks = chunks
+        self.chunks = chunks
+        """What answers are sent with, too."""
 
     def take(self, capacity: int) -> bytearray:
         """A buffer of at least `capacity` bytes, which is a megabyte or less. An unused one may be larger at no cost."""
-        first, chunks = self.first, self._chunks
+        first, chunks = self.first, self.chunks
         if capacity <= _OWN_BUFFER_BYTES:
             return bytearray(capacity)
         if capacity <= first.size:
@@ -46,6 +46,6 @@ class FrameBuffers:
     def give(self, buffer: bytearray | mmap.mmap) -> None:
         """Hand a buffer back that nothing reads or writes any more."""
         if isinstance(buffer, bytearray):
-            for pool in (self.first, self._chunks):
+            for pool in (self.first, self.chunks):
                 if len(buffer) == pool.size:
                     pool.give(buffer)

@@ -292,23 +292,16 @@ class LogMove:
             # Removed segments have the folder's name, until they are gone.
             is_left = self.target.parts.removal.remove_now(future.directory, Offset(REMOVED_TO))
             if future.is_at_rest and not is_left and self._catch_up(future):
-                if self._is_durable(future):
+                if is_as_durable(self.source, future):
                     self._swap(future)
                 else:
                     self._flush_the_last(future)
-
-    def _is_durable(self, future: Log) -> bool:
-        """Whether all that is on the disk of the source is on that of the copy: producers may have been answered for it.
-
-        A new name may survive a power cut before it is synced, and what the folder has may not.
-        """
-        return future.recovery_point >= self.source.recovery_point and not future.flush_wanted
 
     def _flush_the_last(self, future: Log) -> None:
         """Goes on as soon as this is done: half a round later the source would have flushed more."""
 
         def flushed(_error: OSError | None) -> None:
-            if self._place.is_going_on(self) and self._is_durable(future):
+            if self._place.is_going_on(self) and is_as_durable(self.source, future):
                 self.step()
 
         self.target.flush(future)
@@ -376,6 +369,14 @@ def common_end(source: Log, future: Log) -> Offset:
             return min(end, found_end)
         end = min(end, start)
     return end
+
+
+def is_as_durable(source: Log, future: Log) -> bool:
+    """Whether all that is on the disk of the source is on that of the copy: producers may have been answered for it.
+
+    A new name may survive a power cut before it is synced, and what the folder has may not.
+    """
+    return future.recovery_point >= source.recovery_point and not future.flush_wanted
 
 
 def take_intent_back(filesystem: FileSystem, log: Log) -> None:

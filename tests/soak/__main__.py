@@ -62,7 +62,7 @@ class Soak:
     def __init__(self, cluster: ClusterProcesses, folder: Path, options: argparse.Namespace) -> None:
         self.cluster = cluster
         self.samples: list[tuple[float, dict[str, float]]] = []
-        self.told: Counter[str] = Counter()
+        self.reported: Counter[str] = Counter()
         self.restarts = self.checked = 0
         self._options = options
         self._begun_s = time.monotonic()
@@ -108,11 +108,11 @@ class Soak:
     def _client(self, name: str) -> ClientProcess:
         program, _, topic = name.partition(" ")
         given = {"bootstrap": self.cluster.bootstrap, "program": program, "topic": programs.RETAINED if program == "read" else topic}
-        return ClientProcess("tests.soak.programs", given, self._on_told)
+        return ClientProcess("tests.soak.programs", given, self._on_report)
 
-    def _on_told(self, told: dict[str, Any]) -> None:
-        for what, value in told.items():
-            self.told[f"{what}: {value}" if isinstance(value, str) else what] += 1
+    def _on_report(self, report_: dict[str, Any]) -> None:
+        for what, value in report_.items():
+            self.reported[f"{what}: {value}" if isinstance(value, str) else what] += 1
 
     # ------------------------------------------------------------------ jobs
     async def _check(self) -> None:
@@ -195,7 +195,7 @@ async def soak(options: argparse.Namespace, scratch: Path) -> tuple[Soak, list[s
             cluster.check_no_faults()
         except (AssertionError, OSError) as error:
             return run, [f"{type(error).__name__}: {error}"]
-    failed = [what for what in run.told if what.startswith("failed: ")]
+    failed = [what for what in run.reported if what.startswith("failed: ")]
     return run, failed + [f"{name} rises" for name in report.rising(report.trends(run.samples), [f"broker {LIVES} "])]
 
 
@@ -205,7 +205,7 @@ def main(arguments: list[str] | None = None) -> int:
     options.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="soak-", dir=options.folder) as scratch:
         run, failed = asyncio.run(soak(options, Path(scratch)))
-    print(f"{options.minutes:g} minutes, {run.restarts} restarts, {run.checked} checked partitions; clients: {dict(run.told)}")
+    print(f"{options.minutes:g} minutes, {run.restarts} restarts, {run.checked} checked partitions; clients: {dict(run.reported)}")
     print("\n".join(report.table(report.trends(run.samples))))
     print("\n".join(f"FAILED {line}" for line in failed) or "nothing failed")
     return 1 if failed else 0

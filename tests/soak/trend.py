@@ -1,4 +1,4 @@
-"""Whether a figure rises while time goes on: the slope of a straight line through its samples, and how sure it is. Pure.
+"""Whether a figure rises in the course of a run: the slope of a straight line through its samples, and how sure it is. Pure.
 
 Neighbouring samples resemble each other (a cache fills, a segment is rolled), so samples are averaged in blocks of time first, and
 the line goes through the blocks. The interval is that of least squares with Student's t: it holds the slope in 95 of 100 such runs,

@@ -39,7 +39,7 @@ def test_buffers_of_partial_frames_are_reused_and_do_not_expose_the_last(size: i
             writer.write(data[-1:])
             assert await answer(reader) == (number, body)
             writer.close()
-        idle = world.host.frame_buffers.first if size < FRAME_BUFFER_BYTES else world.host.buffers
+        idle = world.host.frame_buffers.first if size < FRAME_BUFFER_BYTES else world.host.frame_buffers.chunks
         assert idle.has_idle
         taken = [idle.take(), idle.take()]
         assert taken[0][100] == 6, "this is the buffer that was used last"

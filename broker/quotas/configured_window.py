@@ -1,0 +1,12 @@
+"""The window over which quotas are measured, by configuration. Source: Kafka's `quota.window.num` and `quota.window.size.seconds`."""
+
+from __future__ import annotations
+
+from lowtide.broker.config.broker_config import BrokerConfig
+from lowtide.broker.config.key import number
+from lowtide.broker.quotas.sampled_rate import Window
+
+
+def configured_window(config: BrokerConfig, keys: str) -> Window:
+    """The window of the keys that begin with `keys`, such as `controller.quota.window`."""
+    return Window(number(config.values[f"{keys}.num"]), number(config.values[f"{keys}.size.seconds"]) * 1000)
