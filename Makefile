@@ -95,7 +95,7 @@ chromium: # installed where it is missing: it visits the console
 java: # installed where it is missing: Spark runs on it
 	$(call install,java,openjdk-17-jre-headless,java-17-openjdk-headless)
 
-test: $(INSTALLED)-pipeline kcat etcd java ## something of every kind of test, in about five minutes on two cores: docs/testing.md
+test: $(INSTALLED)-pipeline kcat etcd java ## something of every kind of test, in about eight minutes on two cores: docs/testing.md
 	@$(BIN)/python -m tests.suite test $(ARGS)
 
 test-all: $(INSTALLED)-pipeline kcat etcd java ## all tests except those that need Maven or Go
