@@ -27,6 +27,7 @@ WORKLOADS = {
     "single",
     "closed",
     "metadata",
+    "versions",
     "kcat",
     "tls",
     "logins",
