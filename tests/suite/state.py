@@ -21,16 +21,17 @@ VARIABLE = "TEST_STATE"
 WRITE_EVERY_S = 0.5
 
 
-CAUSE_CHARACTERS = 2000
-"""Kept of the message of a failure."""
+CAUSE_LINES, CAUSE_CHARACTERS = 8, 1000
+"""Kept of the message of a failure: pytest shows values item by item."""
 
 
 def cause_of(report: pytest.TestReport) -> str:
     """Where a test failed and the message of its exception, cut."""
     crash = getattr(report.longrepr, "reprcrash", None)
     if crash is None:
-        return str(report.longrepr)[-CAUSE_CHARACTERS:]
-    return f"{Path(crash.path).name}:{crash.lineno}: {crash.message[:CAUSE_CHARACTERS]}"
+        return "\n".join(str(report.longrepr).splitlines()[-CAUSE_LINES:])[-CAUSE_CHARACTERS:]
+    message = "\n".join(crash.message.splitlines()[:CAUSE_LINES])
+    return f"{Path(crash.path).name}:{crash.lineno}: {message[:CAUSE_CHARACTERS]}"
 
 
 class StateKeeper:
