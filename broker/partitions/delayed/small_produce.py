@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lowtide.broker.network.outgoing import EncodedAnswer
 from lowtide.broker.pending import DelayedRequest, Pending
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ class DelayedSmallProduce(DelayedRequest):
             and partition.may_have_enough_in_sync
             and self._replicas.find(*partition.topic_partition) is partition
         ):
-            self.pending.complete(EncodedAnswer([self._answer]))
+            self.pending.complete(self._answer)
             return True
         plain = self._plain()
         if plain.still_waits():

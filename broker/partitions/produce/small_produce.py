@@ -133,8 +133,8 @@ class SmallProduce:
             log_start_offset=log_start_offset,
         )
         wait = ProduceWait(partition, leader_epoch, appended.last_offset + 1, row, flushes=False, commits=True)
-        told = listener_name if version >= CURRENT_LEADER_SINCE else None
-        return delayed_produce(self._parts, _response(asked, row), [wait], timeout_ms, told)
+        listener = listener_name if version >= CURRENT_LEADER_SINCE else None
+        return delayed_produce(self._parts, _response(asked, row), [wait], timeout_ms, listener)
 
 
 def _response(asked: Asked, row: PartitionProduceResponse) -> ProduceResponse:
