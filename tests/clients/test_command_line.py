@@ -79,10 +79,10 @@ def test_groups(lowtide: SimpleNamespace, other: Driver, topic: str) -> None:
     with BlockingAdminClient(bootstrap) as client:
         client.alter_group_offsets(group, {TopicPartition(topic, 0): 2})
     other.delete_records(topic, {0: 4})
-    told = answer("groups", "describe", group, bootstrap=bootstrap)["groups"][0]
-    assert (told["state"], told["members"]) == ("Empty", [])
+    described = answer("groups", "describe", group, bootstrap=bootstrap)["groups"][0]
+    assert (described["state"], described["members"]) == ("Empty", [])
     row = {"topic": topic, "partition": 0, "committed": 2, "log_start_offset": 4, "log_end_offset": 10, "lag": 6, "read_by": None}
-    assert told["offsets"] == [row]
+    assert described["offsets"] == [row]
     assert group in [each["group"] for each in answer("groups", "list", bootstrap=bootstrap)["groups"]]
     planned = answer("groups", "reset", group, "--to", 1, "--dry-run", bootstrap=bootstrap)
     assert planned["offsets"] == [{"topic": topic, "partition": 0, "old": 2, "new": 4, "error": None}]
@@ -117,17 +117,17 @@ def test_a_share_group(lowtide: SimpleNamespace, other: Driver, topic: str) -> N
     bootstrap, group = lowtide.bootstrap, f"share-of-{topic}"
     other.produce(topic, [Sent(b"k", b"v")] * 10)
     share_heartbeat(bootstrap, group, 0, topic)
-    told = answer("groups", "describe", group, bootstrap=bootstrap)["groups"][0]
-    assert (told["kind"], told["state"], len(told["members"])) == ("share", "Stable", 1)
+    described = answer("groups", "describe", group, bootstrap=bootstrap)["groups"][0]
+    assert (described["kind"], described["state"], len(described["members"])) == ("share", "Stable", 1)
     refused = answer("groups", "reset", group, "--topic", topic, "--to", 4, "--yes", bootstrap=bootstrap, code=1)
     assert refused["offsets"][0]["error"]["code"] == "NON_EMPTY_GROUP"
     share_heartbeat(bootstrap, group, LEAVES)
     listed = {each["group"]: each["kind"] for each in answer("groups", "list", "--kind", "share", bootstrap=bootstrap)["groups"]}
     assert listed == {group: "share"}
     run("groups", "reset", group, "--topic", f"{topic}:0", "--to", 4, "--yes", bootstrap=bootstrap)
-    told = answer("groups", "describe", group, bootstrap=bootstrap)["groups"][0]
-    assert (told["state"], told["members"]) == ("Empty", [])
-    assert [(row["partition"], row["committed"], row["log_end_offset"], row["lag"]) for row in told["offsets"]][:1] == [(0, 4, 10, 6)]
+    described = answer("groups", "describe", group, bootstrap=bootstrap)["groups"][0]
+    assert (described["state"], described["members"]) == ("Empty", [])
+    assert [(row["partition"], row["committed"], row["log_end_offset"], row["lag"]) for row in described["offsets"]][:1] == [(0, 4, 10, 6)]
     planned = answer("groups", "reset", group, "--shift-by", -1, "--dry-run", bootstrap=bootstrap)
     assert planned["offsets"][0] == {"topic": topic, "partition": 0, "old": 4, "new": 3, "error": None}
     run("groups", "delete", group, "--yes", bootstrap=bootstrap)

@@ -232,12 +232,12 @@ class Mutants:
             return Result(outcome="survived" if self._wider and self._was_reached(path, mutant) else "not reached", **given)
         targets = functions[path, mutant.function]
         code = mutant.code(targets[0].__code__.co_filename)
-        told = self._folder / "by"
-        told.write_text("", encoding="utf-8")
-        ended = in_fork(lambda: look_for(targets, code, chosen, told), CPU_LEAST_S + CPU_FACTOR * cpu_s)
+        record = self._folder / "by"
+        record.write_text("", encoding="utf-8")
+        ended = in_fork(lambda: look_for(targets, code, chosen, record), CPU_LEAST_S + CPU_FACTOR * cpu_s)
         if ended == PASSED:
             return Result(outcome="survived", **given)
-        return Result(outcome="timed out" if ended is None else "killed", by=told.read_text(encoding="utf-8"), **given)
+        return Result(outcome="timed out" if ended is None else "killed", by=record.read_text(encoding="utf-8"), **given)
 
     def _was_reached(self, path: str, mutant: Mutant) -> bool:
         known = self._known.get((path, mutant.key))
@@ -257,12 +257,12 @@ def cover(items: list[pytest.Item], lines: Lines, file: Path) -> int:
     return PASSED
 
 
-def look_for(targets: list[FunctionType], code: CodeType, chosen: list[pytest.Item], told: Path) -> int:
+def look_for(targets: list[FunctionType], code: CodeType, chosen: list[pytest.Item], record: Path) -> int:
     """In a fork: change the function, and run tests until one fails, whose name is written down."""
     for target in targets:
         target.__code__ = code
     for item, following in zip(chosen, [*chosen[1:], None], strict=True):
-        told.write_text(item.nodeid, encoding="utf-8")
+        record.write_text(item.nodeid, encoding="utf-8")
         if not run_test(item, following):
             return FAILED
     return PASSED

@@ -8,26 +8,6 @@
 
 #define FRAME_BYTES 8192
 
-static uint8_t *write_number(uint8_t *at, uint64_t value, unsigned bytes)
-{
-    while (bytes-- > 0) {
-        *at++ = (uint8_t)(value >> 8 * bytes);
-    }
-    return at;
-}
-
-static uint8_t *write_length(uint8_t *at, size_t length, int is_flexible, unsigned bytes)
-{
-    if (!is_flexible) {
-        return write_number(at, length, bytes);
-    }
-    for (length++; length >= 0x80; length >>= 7) {
-        *at++ = (uint8_t)(length | 0x80);
-    }
-    *at++ = (uint8_t)length;
-    return at;
-}
-
 static uint8_t *write_name(uint8_t *at, size_t size, int is_flexible)
 {
     at = write_length(at, size, is_flexible, 2);

@@ -12,27 +12,6 @@
 #define FRAME_BYTES 4096
 #define FRAMES_MAX 20
 
-static uint8_t *write_number(uint8_t *at, uint64_t value, unsigned bytes)
-{
-    while (bytes-- > 0) {
-        *at++ = (uint8_t)(value >> 8 * bytes);
-    }
-    return at;
-}
-
-/* An unsigned varint: `write_varint` writes zigzag ones. */
-static uint8_t *write_length(uint8_t *at, size_t length, int is_flexible, unsigned bytes)
-{
-    if (!is_flexible) {
-        return write_number(at, length, bytes);
-    }
-    for (length++; length >= 0x80; length >>= 7) {
-        *at++ = (uint8_t)(length | 0x80);
-    }
-    *at++ = (uint8_t)length;
-    return at;
-}
-
 static uint8_t *write_letters(uint8_t *at, size_t size)
 {
     memset(at, 'a' + (int)(next() % 26), size);

@@ -43,4 +43,26 @@ static inline uint64_t next(void)
     return state;
 }
 
+/* Big-endian, as all numbers of the protocol. */
+static inline uint8_t *write_number(uint8_t *at, uint64_t value, unsigned bytes)
+{
+    while (bytes-- > 0) {
+        *at++ = (uint8_t)(value >> 8 * bytes);
+    }
+    return at;
+}
+
+/* A length of a name or an array: in flexible versions an unsigned varint of one more. */
+static inline uint8_t *write_length(uint8_t *at, size_t length, int is_flexible, unsigned bytes)
+{
+    if (!is_flexible) {
+        return write_number(at, length, bytes);
+    }
+    for (length++; length >= 0x80; length >>= 7) {
+        *at++ = (uint8_t)(length | 0x80);
+    }
+    *at++ = (uint8_t)length;
+    return at;
+}
+
 #endif

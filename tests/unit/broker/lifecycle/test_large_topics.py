@@ -59,13 +59,13 @@ def step() -> tuple[MetadataImage, MetadataImage, ImageDelta]:
 
 
 def test_lines_of_the_log(step: tuple[MetadataImage, MetadataImage, ImageDelta]) -> None:
-    told: list[Any] = []
-    log: Any = SimpleNamespace(info=lambda event, **values: told.append((event, values)), warning=lambda *_a, **_k: None)
+    logged: list[Any] = []
+    log: Any = SimpleNamespace(info=lambda event, **values: logged.append((event, values)), warning=lambda *_a, **_k: None)
     lines = ImageLines(1, log)
     lines.on_image(*step)
     assert 0 < Partitions.looks < LOOKS_MAX
     lines.on_tick()
-    assert [values["partitions"] for event, values in told if event == "leaders are elected"] == [1]
+    assert [values["partitions"] for event, values in logged if event == "leaders are elected"] == [1]
 
 
 def test_unclean_elections(step: tuple[MetadataImage, MetadataImage, ImageDelta]) -> None:

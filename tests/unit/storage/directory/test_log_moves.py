@@ -385,8 +385,8 @@ def moved_until(world: World, log: Log, meanwhile: Callable[[int], None] = lambd
 
     `meanwhile` is called before each step, with its number.
     """
-    told: list[Log] = []
-    world.manager.moves.listen(lambda _old, new: told.append(new))
+    taken: list[Log] = []
+    world.manager.moves.listen(lambda _old, new: taken.append(new))
     world.manager.moves.alter(log, other(log))
     for number in range(400):
         meanwhile(number)
@@ -396,8 +396,8 @@ def moved_until(world: World, log: Log, meanwhile: Callable[[int], None] = lambd
         else:
             world.clock.now_ms += 50
             end_round(world)
-        if told:
-            return told[0]
+        if taken:
+            return taken[0]
     raise AssertionError(f"{log.describe()} doesn't move")
 
 
