@@ -1,13 +1,13 @@
 """One-record Produce to one broker process and to several of the same machine (`lowtide serve --processes`): `python -m bench.processes`.
 
 Each round starts each count of processes on an empty directory, interleaved, so that what else the machine does strikes all of them alike.
-The load generator needs a core too: with two cores, two processes can't be twice as fast as one, and the generator's share is printed.
+The load generator needs a core too: with two cores, two processes can't be twice as fast as one, and the generator's share is printed. It
+is the one in C (`pump.c`), which leaves more of the cores to the brokers than the one in Python.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import os
 import signal
@@ -15,21 +15,20 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from lowtide.testing.free_ports import free_ports
 
 from .client import Address
+from .compiled_pump import CompiledLane, CompiledPump
 from .frames import batch, produce_error_position, produce_frame
 from .loads import DEPTH, RECORD_BYTES, now_ms
-from .pump import Lane, pump
 from .targets import Target, TargetSpec
 from .topics import check_ends, topic_on
 from .usage import cpu_seconds
 
-PARTITIONS = 4
 _LOOPBACK = "127.0.0.1"
 _WARM_PART = 10
 """The first tenth of the requests isn't counted."""
@@ -39,45 +38,46 @@ def main() -> int:
     """Print the rates of each count, and how many times the first one's the others' are."""
     parser = argparse.ArgumentParser(prog="python -m bench.processes", description=__doc__)
     parser.add_argument("--counts", default="1,2", help="processes, separated by commas; default 1,2")
-    parser.add_argument("--requests", type=int, default=60_000)
+    parser.add_argument("--requests", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--partitions", type=int, default=4, help="each has a connection of its own; default 4")
+    parser.add_argument("--depth", type=int, default=DEPTH, help=f"requests in flight on each connection; default {DEPTH}, as of clients")
     options = parser.parse_args()
     counts = [int(text) for text in options.counts.split(",")]
     rates: dict[int, list[float]] = {count: [] for count in counts}
-    for number in range(options.rounds):
-        for count in counts:
-            rate, said = _measure(count, options.requests)
-            rates[count].append(rate)
-            print(
-                f"round {number + 1}, {count} process(es): {rate:,.0f} requests/s, {said}; load average {os.getloadavg()[0]:.1f}",
-                flush=True,
-            )
+    with tempfile.TemporaryDirectory(prefix="lowtide-bench-") as folder:
+        pump = CompiledPump(Path(folder))
+        for number in range(options.rounds):
+            for count in counts:
+                rate, said = _measure(count, options, pump)
+                rates[count].append(rate)
+                print(
+                    f"round {number + 1}, {count} process(es): {rate:,.0f} requests/s, {said}; load average {os.getloadavg()[0]:.1f}",
+                    flush=True,
+                )
     medians = {count: statistics.median(found) for count, found in rates.items()}
     for count in counts[1:]:
         print(f"{count} processes: {medians[count] / medians[counts[0]]:.2f} times the rate of {counts[0]}, by medians")
     return 0
 
 
-def _measure(count: int, requests: int) -> tuple[float, str]:
+def _measure(count: int, options: argparse.Namespace, pump: CompiledPump) -> tuple[float, str]:
     records = batch(1, RECORD_BYTES, now_ms())
     with _running(count) as (address, process):
         target = Target(TargetSpec(name="lowtide", address=address, processes=(process,)), Path())
-        with topic_on(target, PARTITIONS) as topic:
-            frames = [itertools.repeat(produce_frame(topic.name, number, records)) for number in range(PARTITIONS)]
-
-            def lanes() -> Sequence[Lane]:
-                return [Lane(leader, each) for leader, each in zip(topic.leaders, frames, strict=True)]
-
+        with topic_on(target, options.partitions) as topic:
+            frames = [produce_frame(topic.name, number, records) for number in range(options.partitions)]
+            lanes = [CompiledLane(leader, frame) for leader, frame in zip(topic.leaders, frames, strict=True)]
             position = produce_error_position(topic.name)
-            warm = requests // _WARM_PART
-            pump(lanes(), count=warm, depth=DEPTH, error_position=position)
+            warm = max(options.requests // _WARM_PART, 1)
+            pump(lanes, count=warm, depth=options.depth, error_position=position)
             before = cpu_seconds([process])
-            load = pump(lanes(), count=requests, depth=DEPTH, error_position=position)
-            cpu_us = (cpu_seconds([process]) - before) / requests * 1e6
-            check_ends(topic, warm + requests)
+            load = pump(lanes, count=options.requests, depth=options.depth, error_position=position)
+            cpu_us = (cpu_seconds([process]) - before) / options.requests * 1e6
+            check_ends(topic, warm + options.requests)
             leaders = len(set(topic.leaders))
     said = (
-        f"{leaders} leader(s), {cpu_us:.0f} us of CPU a request, generator {load.generator_busy:.0f} % of a core, p99 {load.p99_us:,.0f} us"
+        f"{leaders} leader(s), {cpu_us:.1f} us of CPU a request, generator {load.generator_busy:.0f} % of a core, p99 {load.p99_us:,.0f} us"
     )
     return load.count / load.seconds, said
 
