@@ -19,13 +19,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from lowtide.testing.etcd import missing
 
 from .broker_faults import GROUP_KEY, TRANSACTION_KEY, BrokerFaults
 from .client_processes import ClientProcess, Keeper
 from .cluster_processes import ClusterProcesses
-from .transfer_programs import ENTRIES, GROUP, ORDERS, ORDERS_AT_ONCE, PARTITIONS
+from .transfer_programs import CALL_S, ENTRIES, GROUP, ORDERS, ORDERS_AT_ONCE, PARTITIONS
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
@@ -95,6 +97,13 @@ class Ledger:
         """Whether all orders that were acknowledged are read, and all that are read are executed."""
         return self.ordered <= self.orders.keys() and len(self.entries) >= 2 * len(self.orders)
 
+    @property
+    def missing(self) -> str:
+        """What `is_settled` waits for."""
+        unread = sorted(self.ordered - self.orders.keys())
+        moved = {order for order, _ in self.entries}
+        return f"not read {unread}, not moved {sorted(self.orders.keys() - moved)}, the auditor's offsets {self.next}"
+
     def check(self) -> None:
         """When all is settled: each order is executed once, and nothing else is."""
         wanted = {(order["order"], order["from"]): -order["amount"] for order in self.orders.values()}
@@ -103,6 +112,30 @@ class Ledger:
         assert self.ordered <= self.orders.keys() <= self.begun
         assert self.entries == wanted
         assert sum(self.entries.values()) == 0
+
+
+def cluster_state(bootstrap: str) -> str:
+    """Where the logs of all topics end, for readers of committed records too, and the group with its offsets, as they answer."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "broker.address.family": "v4"})
+    places = [TopicPartition(topic, number) for topic in (ORDERS, ENTRIES) for number in range(PARTITIONS)]
+    found = []
+    for isolation in IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED:
+        asked = admin.list_offsets({place: OffsetSpec.latest() for place in places}, isolation_level=isolation, request_timeout=CALL_S)
+        found.append(f"{isolation.name}: {[(place.topic, place.partition, _outcome(future)) for place, future in asked.items()]}")
+    found += [f"group: {_outcome(future)}" for future in admin.describe_consumer_groups([GROUP], request_timeout=CALL_S).values()]
+    offsets = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(GROUP)], request_timeout=CALL_S)
+    return "\n".join([*found, *(f"offsets: {_outcome(future)}" for future in offsets.values())])
+
+
+def _outcome(future: Any) -> str:
+    try:
+        result = future.result(CALL_S)
+    except Exception as error:  # noqa: BLE001  it is printed
+        return repr(error)
+    if hasattr(result, "members"):
+        members = [(member.client_id, member.assignment and member.assignment.topic_partitions) for member in result.members]
+        return f"{result.state} {members}"
+    return str(result.topic_partitions if hasattr(result, "topic_partitions") else getattr(result, "offset", result))
 
 
 class Bank:
@@ -154,8 +187,9 @@ class Bank:
                     assert self.ledger.faults == []
                     await asyncio.sleep(0.05)
         except TimeoutError:
-            told = f"{what} did not happen: {dict(self.ledger.counts)} {dict(self.clients.returns)}"
-            raise AssertionError(f"{told}\n{self.clients.noise}\n{self.cluster.tail()}") from None
+            told = f"{what} did not happen: {dict(self.ledger.counts)} {dict(self.clients.returns)}\n{self.ledger.missing}"
+            state = await asyncio.to_thread(cluster_state, self.cluster.bootstrap)
+            raise AssertionError(f"{told}\n{state}\n{self.clients.noise}\n{self.cluster.tail()}") from None
 
     async def settle(self) -> None:
         """Inject no more faults, send a last order, and wait until all orders are executed."""
