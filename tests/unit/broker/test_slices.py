@@ -12,7 +12,7 @@ import pytest
 
 from lowtide.broker.handlers import describe_producers
 from lowtide.broker.pending import Pending, answer_of
-from lowtide.broker.slices import OWN_SLICE_MS, SlicedWork, answer_in_slices, ask_in_slices, taken, walk_in_slices
+from lowtide.broker.slices import IDLE_PASS_NS, OWN_SLICE_MS, SlicedWork, answer_in_slices, ask_in_slices, taken, walk_in_slices
 from lowtide.broker.turns import SLICE_MS, Turns
 from lowtide.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersResponse, DescribeProducersTopicRequest
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
@@ -22,8 +22,9 @@ from lowtide.storage.log.producer_entry import ProducerEntry
 class CountingClock:
     """A millisecond passes between two readings."""
 
-    def __init__(self, step_ms: int = 1) -> None:
+    def __init__(self, step_ms: int = 1, pass_ns: int = 1_000_000) -> None:
         self.monotonic_ms = itertools.count(0, step_ms).__next__
+        self.monotonic_ns = itertools.count(0, pass_ns).__next__
         self.wall_ms = self.monotonic_ms
 
 
@@ -185,16 +186,19 @@ def test_no_rows_are_taken_from_none() -> None:
     assert list(taken([], 3)) == []
 
 
-def test_pieces_that_ask_for_a_rest_leave_the_loop_for_so_long_after_each_slice() -> None:
+@pytest.mark.parametrize(("pass_ns", "begun_ms"), [(IDLE_PASS_NS, [0, 4, 8, 8, 8]), (IDLE_PASS_NS - 1, [0, 0, 0, 0, 0])])
+def test_pieces_that_ask_for_a_rest_leave_a_busy_loop_for_so_long_after_each_slice(pass_ns: int, begun_ms: list[int]) -> None:
+    """A loop with nothing else to do has no rest."""
+
     async def main(loop: SimulatedLoop) -> None:
         took: list[float] = []
         done = asyncio.Event()
         rests = iter([4, 4, 0, 0])
-        work = SlicedWork(loop, CountingClock(), done.set, lambda: next(rests, 0))  # type: ignore[arg-type]
+        work = SlicedWork(loop, CountingClock(pass_ns=pass_ns), done.set, lambda: next(rests, 0))  # type: ignore[arg-type]
         work.extend(lambda: took.append(round(loop.time() * 1000)) for _ in range(5 * OWN_SLICE_MS))
         work.begin()
         await done.wait()
         began = took[0]
-        assert [at - began for at in took[::OWN_SLICE_MS]] == [0, 4, 8, 8, 8]
+        assert [at - began for at in took[::OWN_SLICE_MS]] == begun_ms
 
     run_simulation(main, 1)
