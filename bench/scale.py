@@ -52,7 +52,7 @@ PARTITIONS_OF_A_TOPIC = 1000
 LIMIT_S = 600.0
 ROUNDS = 6
 SINGLE = "scale-single"
-REQUESTS = 2000
+REQUESTS = 20_000
 """Of each kind, in each round."""
 
 _LOOK_S = 0.05

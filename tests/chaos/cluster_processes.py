@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -85,6 +86,8 @@ class ClusterProcesses:
         """The log directory of each broker at its next start."""
         self.further: dict[int, list[str]] = {broker_id: [] for broker_id in self.ids}
         """Further settings of each broker from its next start on."""
+        self.pythons = dict.fromkeys(self.ids, sys.executable)
+        """The interpreter of each broker from its next start on, with the version of Lowtide that its environment has."""
         self.brokers: dict[int, ServeProcess] = {}
         self.past: list[tuple[int, ServeProcess]] = []
         self.links: Links | None = None
@@ -165,6 +168,7 @@ class ClusterProcesses:
             metadata=self._metadata,
             within=() if self._namespaces is None else self._namespaces.command(broker_id),
             options=() if self._security is None else self._security.metadata_options,
+            python=self.pythons[broker_id],
         )
         await broker.launch()
 

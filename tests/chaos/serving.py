@@ -22,14 +22,16 @@ HOST = "127.0.0.1"
 _LINE_LIMIT_BYTES = 1 << 20
 
 
-def serve_command(directory: Path, *settings: str, metadata: str | None = None) -> list[str]:
+def serve_command(directory: Path, *settings: str, metadata: str | None = None, python: str = sys.executable) -> list[str]:
     """The command line of a broker over `directory`; port 0 is a free one, which the ready line has. `metadata` as of `--metadata`.
+
+    `python` is the interpreter of an environment with Lowtide, which may be another version.
 
     Records may have any age: without a setting or a topic's configuration, none is deleted by time.
     """
     given = [f"listeners=PLAINTEXT://{HOST}:0", f"log.dirs={directory}", "log.retention.ms=-1", *settings]
     options = [word for setting in given for word in ("--set", setting)] + ([] if metadata is None else ["--metadata", metadata])
-    return [sys.executable, "-m", "lowtide.cli.main", "serve", *options]
+    return [python, "-m", "lowtide.cli.main", "serve", *options]
 
 
 def run_to_end(command: list[str], *, limit_s: float = 60.0) -> subprocess.CompletedProcess[str]:
@@ -41,10 +43,16 @@ class ServeProcess:
     """One broker process. Used as `async with`: the process has ended at the end in any case."""
 
     def __init__(
-        self, directory: Path, *settings: str, metadata: str | None = None, within: Sequence[str] = (), options: Sequence[str] = ()
+        self,
+        directory: Path,
+        *settings: str,
+        metadata: str | None = None,
+        within: Sequence[str] = (),
+        options: Sequence[str] = (),
+        python: str = sys.executable,
     ) -> None:
         """`within` is a prefix of the command, which runs it in another environment; `options` are further ones of `lowtide serve`."""
-        self._command = [*within, *serve_command(directory, *settings, metadata=metadata), *options]
+        self._command = [*within, *serve_command(directory, *settings, metadata=metadata, python=python), *options]
         self._process: asyncio.subprocess.Process | None = None
         self._reading: asyncio.Task[None] | None = None
         self._ready: asyncio.Future[int] | None = None

@@ -31,7 +31,13 @@ def value_of(offset: int) -> bytes:
 
 
 def leftovers(cluster: ClusterProcesses, start: int) -> list[str]:
-    """The files of all brokers that have a record below the log start."""
+    """The files of all brokers that have a record below the log start. Brokers run, and give files other names: then it is looked again."""
+    while True:
+        with contextlib.suppress(FileNotFoundError):
+            return _leftovers(cluster, start)
+
+
+def _leftovers(cluster: ClusterProcesses, start: int) -> list[str]:
     found = []
     for directory in cluster.directories.values():
         for path in sorted(directory.rglob(f"{TOPIC}-0/*")):

@@ -28,6 +28,9 @@ CALL_S = 5.0
 POLL_S = 0.1
 SESSION_MS = 3_000
 TRANSACTION_MS = 20_000
+STUCK_S = 15
+"""For how long `send_offsets_to_transaction` may take, which has 5 seconds: librdkafka 2.16 can wait in it for ever, without a request,
+after the group's coordinator was gone from the brokers' metadata (issues 5456 and 5511). The program ends then, and is started again."""
 
 
 class Ending:
@@ -137,7 +140,9 @@ def move(producer: Producer, consumer: Consumer, messages: list[Message]) -> Non
     for message in messages:
         ends[message.partition()] = message.offset() + 1
     read = [TopicPartition(ORDERS, number, offset) for number, offset in ends.items()]
+    signal.alarm(STUCK_S)
     persist(lambda: producer.send_offsets_to_transaction(read, consumer.consumer_group_metadata(), CALL_S))
+    signal.alarm(0)
     persist(lambda: producer.commit_transaction(CALL_S))
     tell({"moved": numbers})
 

@@ -5,6 +5,9 @@ is deleted every few minutes; a topic that retention deletes, with a group (KIP-
 transactions; one record at a time, whose times are kept. Brokers 1 and 2 are stopped in order and started again, in turn; broker 3
 lives through the run, so its memory and descriptors show what a long life adds.
 
+With `--earlier PYTHON`, the interpreter of an environment with another version of Lowtide, all begin as that version, and each restart,
+of all three then, changes a broker to this tree's, and the next one back: an upgrade and the way back, again and again.
+
 Each sample is a line of `samples.jsonl` in the folder; the end prints the table of slopes. Returns 0 when no history is broken, no
 broker reported a fault and nothing rises that must not (`report.py`), otherwise 1. Everything but the samples is removed.
 """
@@ -154,10 +157,13 @@ class Soak:
 
     async def _restart(self) -> None:
         """In order, one after the other, as an operator does it."""
+        earlier, pythons = self._options.earlier, self.cluster.pythons
         while await self._pause(self._options.restart_minutes * 60):
-            for broker_id in RESTARTED:
+            for broker_id in self.cluster.ids if earlier else RESTARTED:
                 self._restarting = True
                 await self.cluster.terminate(broker_id)
+                if earlier:
+                    pythons[broker_id] = sys.executable if pythons[broker_id] == earlier else earlier
                 await self.cluster.start(broker_id)
                 for topic in (programs.RETAINED, programs.COMPACTED, programs.MOVED):
                     for number in range(PARTITIONS):
@@ -182,13 +188,17 @@ def options_of(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--checked-minutes", type=float, default=5.0, help="the life of a topic whose history is checked")
     parser.add_argument("--member-minutes", type=float, default=3.0, help="between changes of the group's members")
     parser.add_argument("--sample-seconds", type=float, default=15.0, help="between samples")
+    parser.add_argument("--earlier", help="the interpreter of an environment with another version of Lowtide: upgrades, and ways back")
     parser.add_argument("--folder", type=Path, default=Path("build/soak"), help="for samples.jsonl")
     return parser.parse_args(arguments)
 
 
 async def soak(options: argparse.Namespace, scratch: Path) -> tuple[Soak, list[str]]:
     """Run it. Returns the run, and what failed."""
-    async with ClusterProcesses(scratch, *SETTINGS, etcd_settings=ETCD) as cluster:
+    cluster = ClusterProcesses(scratch, *SETTINGS, etcd_settings=ETCD)
+    if options.earlier:
+        cluster.pythons = dict.fromkeys(cluster.ids, options.earlier)
+    async with cluster:
         run = Soak(cluster, options.folder, options)
         try:
             await run.run()
@@ -196,6 +206,8 @@ async def soak(options: argparse.Namespace, scratch: Path) -> tuple[Soak, list[s
         except (AssertionError, OSError) as error:
             return run, [f"{type(error).__name__}: {error}"]
     failed = [what for what in run.reported if what.startswith("failed: ")]
+    if options.earlier:  # No broker lives long.
+        return run, failed
     return run, failed + [f"{name} rises" for name in report.rising(report.trends(run.samples), [f"broker {LIVES} "])]
 
 
