@@ -27,8 +27,9 @@ SETTINGS: Final = {
     "group.initial.rebalance.delay.ms": "0",
     "log.retention.commitoffset.enable": "true",
     "log.retention.check.interval.ms": "20000",
+    "lowtide.partitions.created.per.second": "100000",
 }
-"""Of the brokers. Retention looks more often than by default, so that a pass is soon."""
+"""Of the brokers. Retention looks more often than by default, so that a pass is soon; a client may create all partitions at once."""
 
 TOPIC: Final = "scale"
 CONSUMED: Final = "consumed"
