@@ -15,11 +15,6 @@ import pyarrow as pa
 from lowtide.protocol.columns import BinaryColumn, HeaderColumn, RecordColumns
 from lowtide.protocol.types import TopicPartition
 
-SCHEMA: Final = "key BINARY, value BINARY, topic STRING, partition INT, offset LONG, timestamp TIMESTAMP, timestampType INT"
-"""For Spark, without headers."""
-
-SCHEMA_WITH_HEADERS: Final = f"{SCHEMA}, headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
-
 _HEADER: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 _FIELDS: Final = (

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from lowtide.admin.settings import ClientSettings
-from lowtide.pipeline.arrow_batches import BatchMaker
 from lowtide.pipeline.cluster import Cluster
-from lowtide.pipeline.fetching import FetchSettings, PlannedRange, RangeReader
 from lowtide.pipeline.planning import Planner
 from lowtide.pipeline.read_options import ReadOptions
+from lowtide.pipeline.tasks import FetchSettings, PlannedRange
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _CLUSTERS: Final[dict[ClientSettings, Cluster]] = {}
 """Of this process. Spark uses its workers again, and gives each task a new reader: connections outlive both."""
@@ -45,6 +46,9 @@ def read_range(client: ClientSettings, fetch: FetchSettings, partition: Any) -> 
     """
     if not isinstance(partition, RangePartition):
         return
+    from lowtide.pipeline.arrow_batches import BatchMaker  # noqa: PLC0415 the driver, which doesn't read, imports this module too
+    from lowtide.pipeline.fetching import RangeReader  # noqa: PLC0415 as above
+
     maker = BatchMaker(partition.planned.offsets.partition, include_headers=fetch.include_headers)
     for columns in RangeReader(shared_cluster(client), fetch, partition.planned).columns():
         yield maker.batch(columns)

@@ -6,13 +6,17 @@ imported when it is asked for. It is a tenth of a second each time.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from lowtide.pipeline.arrow_batches import SCHEMA, SCHEMA_WITH_HEADERS
 from lowtide.pipeline.read_options import read_options, wants_headers
+
+SCHEMA: Final = "key BINARY, value BINARY, topic STRING, partition INT, offset LONG, timestamp TIMESTAMP, timestampType INT"
+"""For Spark, without headers; `arrow_batches` has the same for Arrow."""
+
+SCHEMA_WITH_HEADERS: Final = f"{SCHEMA}, headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
 
 
 class LowtideDataSource(DataSource):  # type: ignore[misc]

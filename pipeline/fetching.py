@@ -11,22 +11,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from lowtide.admin.errors import ConnectionFailedError
 from lowtide.pipeline.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster, ClusterError, MissingTopicsError, RetriableError
-from lowtide.pipeline.ranges import OffsetRange
+from lowtide.pipeline.tasks import DataLossError, FetchSettings, PlannedRange
 from lowtide.protocol.api_keys import TOPIC_IDS_SINCE
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from lowtide.protocol.record_columns import Appended, ColumnLimits, RecordColumns, Wanted, append_batches
-from lowtide.protocol.types import ZERO_TOPIC_ID, Offset, TopicId
+from lowtide.protocol.types import ZERO_TOPIC_ID, Offset
 
 log = logging.getLogger(__name__)
-
-FETCH_BYTES: Final = 4 << 20
-"""What one request asks for: larger costs more memory and no less CPU, smaller more requests."""
 
 COLUMN_BYTES_MAX: Final = 32 << 20
 """Columns of one Arrow batch. Compressed batches may become that large."""
@@ -34,33 +30,8 @@ COLUMN_BYTES_MAX: Final = 32 << 20
 BATCH_BYTES_MAX: Final = 1 << 30
 """A batch that a broker cuts short is asked for whole, up to this."""
 
-
 MISSING_MS: Final = 5000
 """How long brokers may report a topic or partition as missing before that counts: not all know it at the same time."""
-
-
-class DataLossError(Exception):
-    """Records that were to be read are gone: one sentence that says which, and why."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchSettings:
-    """How to read. Can be pickled."""
-
-    read_committed: bool = True
-    include_headers: bool = False
-    fail_on_data_loss: bool = True
-    fetch_bytes: int = FETCH_BYTES
-    fetch_wait_ms: int = 500
-    poll_timeout_ms: int = 120_000
-    """How long nothing may come before the task gives up."""
-
-
-class PlannedRange(NamedTuple):
-    """A range, and the topic that was meant."""
-
-    offsets: OffsetRange
-    topic_id: TopicId = ZERO_TOPIC_ID
 
 
 class RangeReader:

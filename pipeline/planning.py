@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from lowtide.pipeline.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster, ClusterError, MissingTopicsError
-from lowtide.pipeline.fetching import DataLossError, PlannedRange
 from lowtide.pipeline.leaders import Topic
 from lowtide.pipeline.options import OptionError
 from lowtide.pipeline.ranges import OffsetRange, Positions, split
 from lowtide.pipeline.read_options import EARLIEST, LATEST, Bound, ReadOptions
+from lowtide.pipeline.tasks import DataLossError, PlannedRange
 from lowtide.protocol.types import ZERO_TOPIC_ID, TopicId, TopicPartition
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from lowtide.protocol.types import Offset, TopicPartition
+from lowtide.protocol.types import Offset, TopicId, TopicPartition
 
 Positions = dict[TopicPartition, Offset]
 """The next offset to read, by partition."""
@@ -29,6 +29,14 @@ STARTED_AT: Final = "@startedAt"
 
 _OFFSET_MAX: Final = 2**63 - 1
 _PARTITION_MAX: Final = 2**31 - 1
+
+
+class Consumed(NamedTuple):
+    """What a query has durably consumed: everything below the positions."""
+
+    positions: Positions
+    topic_ids: Mapping[str, TopicId]
+    """Those of the topics that were read. A topic that isn't in it has no id to check: its brokers tell none."""
 
 
 class OffsetRange(NamedTuple):

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from lowtide.admin.settings import ClientSettings
-from lowtide.pipeline.fetching import FETCH_BYTES, FetchSettings
 from lowtide.pipeline.options import OptionError, Options
 from lowtide.pipeline.ranges import Positions, positions_from_json
+from lowtide.pipeline.tasks import FETCH_BYTES, FetchSettings
 from lowtide.pipeline.trim_options import TrimOptions, trim_options
 from lowtide.protocol.types import Offset, TopicPartition
 

@@ -17,17 +17,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from lowtide.admin.blocking import BlockingAdminClient
 from lowtide.pipeline.cluster import Cluster
-from lowtide.pipeline.fetching import PlannedRange
 from lowtide.pipeline.planning import Planner, Selected
-from lowtide.pipeline.ranges import STARTED_AT, TOPIC_IDS, Positions, positions_from_json, positions_to_json, rate_limited
+from lowtide.pipeline.ranges import STARTED_AT, TOPIC_IDS, Consumed, Positions, positions_from_json, positions_to_json, rate_limited
 from lowtide.pipeline.read_options import ReadOptions
-from lowtide.pipeline.trim import Consumed, Trimmer
+from lowtide.pipeline.tasks import PlannedRange
 from lowtide.protocol.types import ZERO_TOPIC_ID, TopicId, TopicPartition, parse_topic_id, topic_id_text
 from lowtide.runtime.clock import Clock, SystemClock
+
+if TYPE_CHECKING:
+    from lowtide.pipeline.trim import Trimmer
 
 Json = dict[str, Any]
 
@@ -197,6 +198,9 @@ def stream_positions(options: ReadOptions) -> StreamPositions:
     clock = SystemClock()
     trimmer = None
     if options.trim.trims or options.trim.commit_group is not None:
+        from lowtide.admin.blocking import BlockingAdminClient  # noqa: PLC0415 most queries don't trim, and each would import it
+        from lowtide.pipeline.trim import Trimmer  # noqa: PLC0415 as above
+
         trimmer = Trimmer(options.trim, lambda: BlockingAdminClient(options.client), clock)
     return StreamPositions(Planner(Cluster(options.client, clock), options), options, trimmer, clock)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, ReadMinRows, SupportsTriggerAvailableNow
 
@@ -13,6 +12,8 @@ from lowtide.pipeline.batch_reader import RangePartition, read_range
 from lowtide.pipeline.read_options import ReadOptions
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from lowtide.pipeline.stream_positions import StreamPositions
 
 

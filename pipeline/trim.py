@@ -13,14 +13,13 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from lowtide.admin.deletion import DeletedRecords, DeleteRecordsError
 from lowtide.admin.errors import AdminError
 from lowtide.admin.group_offsets import CommittedOffset
 from lowtide.admin.offsets import ListedOffset, Timestamp
-from lowtide.pipeline.ranges import Positions
+from lowtide.pipeline.ranges import Consumed, Positions
 from lowtide.pipeline.trim_options import TrimOptions
 from lowtide.protocol.types import Offset, TopicId, TopicPartition
 from lowtide.runtime.clock import Clock, SystemClock
@@ -52,15 +51,6 @@ class Admin(Protocol):
     ) -> Mapping[Any, Any]: ...
 
     def close(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Consumed:
-    """What a query has durably consumed: everything below the positions."""
-
-    positions: Positions
-    topic_ids: Mapping[str, TopicId]
-    """Those of the topics that were read. A topic that isn't in it has no id to check: its brokers tell none."""
 
 
 class Trimmer:

@@ -26,8 +26,8 @@ from lowtide.admin.blocking import BlockingAdminClient
 from lowtide.admin.settings import ClientSettings
 from lowtide.pipeline.cluster import Cluster
 from lowtide.pipeline.options import Options
-from lowtide.pipeline.ranges import TOPIC_IDS, Positions, positions_from_json
-from lowtide.pipeline.trim import Consumed, Trimmer
+from lowtide.pipeline.ranges import TOPIC_IDS, Consumed, Positions, positions_from_json
+from lowtide.pipeline.trim import Trimmer
 from lowtide.pipeline.trim_options import trim_options
 from lowtide.protocol.types import ZERO_TOPIC_ID, TopicId, parse_topic_id
 

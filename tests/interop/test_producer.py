@@ -16,11 +16,12 @@ from confluent_kafka.cimpl import NewTopic
 from lowtide.admin.errors import AuthenticationFailedError
 from lowtide.admin.settings import ClientSettings
 from lowtide.pipeline.cluster import Cluster
-from lowtide.pipeline.fetching import FetchSettings, PlannedRange, RangeReader
+from lowtide.pipeline.fetching import RangeReader
 from lowtide.pipeline.partitioner import partitions_of_keys
 from lowtide.pipeline.producer import Producer
 from lowtide.pipeline.producer_settings import ProducerSettings
 from lowtide.pipeline.ranges import OffsetRange
+from lowtide.pipeline.tasks import FetchSettings, PlannedRange
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.types import TopicPartition
 

@@ -12,8 +12,9 @@ from confluent_kafka.cimpl import NewTopic
 
 from lowtide.admin.settings import ClientSettings
 from lowtide.pipeline.cluster import Cluster
-from lowtide.pipeline.fetching import FetchSettings, PlannedRange, RangeReader
+from lowtide.pipeline.fetching import RangeReader
 from lowtide.pipeline.ranges import OffsetRange
+from lowtide.pipeline.tasks import FetchSettings, PlannedRange
 from lowtide.protocol.types import TopicPartition
 
 LIMIT_S = 120.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lowtide.pipeline.trim import Consumed
+from lowtide.pipeline.ranges import Consumed
 from lowtide.protocol.types import TopicPartition
 
 from .conftest import run_to_its_end

@@ -7,9 +7,10 @@ import pytest
 from lowtide.admin.settings import ClientSettings
 from lowtide.pipeline import fetching
 from lowtide.pipeline.cluster import Cluster, MissingTopicsError
-from lowtide.pipeline.fetching import DataLossError, FetchSettings, PlannedRange, RangeReader
+from lowtide.pipeline.fetching import RangeReader
 from lowtide.pipeline.leaders import Leader, Topic
 from lowtide.pipeline.ranges import OffsetRange
+from lowtide.pipeline.tasks import DataLossError, FetchSettings, PlannedRange
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from lowtide.protocol.types import ZERO_TOPIC_ID, TopicPartition

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from lowtide.pipeline.fetching import DataLossError
 from lowtide.pipeline.planning import Planner, Selected
 from lowtide.pipeline.read_options import read_options
 from lowtide.pipeline.stream_positions import LATEST_FOR_MS, SELECTED_FOR_MS, StreamPositions
+from lowtide.pipeline.tasks import DataLossError
 from lowtide.protocol.types import TopicPartition
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

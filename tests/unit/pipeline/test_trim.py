@@ -10,7 +10,8 @@ from lowtide.admin.deletion import DeletedRecords, DeleteFacts, DeleteRecordsErr
 from lowtide.admin.errors import BrokerAnsweredError
 from lowtide.admin.group_offsets import CommittedOffset
 from lowtide.admin.offsets import ListedOffset, Timestamp
-from lowtide.pipeline.trim import REPEAT_MS, Consumed, Trimmer
+from lowtide.pipeline.ranges import Consumed
+from lowtide.pipeline.trim import REPEAT_MS, Trimmer
 from lowtide.pipeline.trim_options import TrimOptions
 from lowtide.protocol.types import TopicPartition
 

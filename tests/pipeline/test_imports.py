@@ -1,0 +1,23 @@
+"""Each query starts a process of the driver, which plans and doesn't read: it imports neither what reads nor what trims."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+PLAN = "import sys, lowtide.pipeline.stream_reader, lowtide.pipeline.stream_positions; print(*sys.modules)"
+
+NOT_FOR_PLANNING = {
+    "lowtide.admin.blocking",
+    "lowtide.pipeline.arrow_batches",
+    "lowtide.pipeline.fetching",
+    "lowtide.pipeline.trim",
+    "crc32c",
+}
+
+
+def test_the_process_that_plans_imports_neither_what_reads_nor_what_trims():
+    ended = subprocess.run([sys.executable, "-c", PLAN], capture_output=True, text=True, check=True)
+    imported = set(ended.stdout.split())
+    assert "lowtide.pipeline.cluster" in imported
+    assert not imported & NOT_FOR_PLANNING
