@@ -4,15 +4,20 @@ It asks the partition's leader itself, and finds the new one when the leader mov
 checks every batch's CRC. A range that can't be had any more (deleted, truncated, the topic created again) is lost: that ends the task, or,
 with `failOnDataLoss=false`, is skipped with a warning.
 
+While the caller is busy with the records of one answer, the next is already requested, as in Kafka's consumer. It waits in the socket: no
+more than one answer is ever in memory.
+
 Sources: Kafka's Fetcher, Spark's KafkaDataConsumer (what counts as lost).
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterator
 from typing import Final
 
+from lowtide.admin.blocking_connection import BlockingConnection
 from lowtide.admin.errors import ConnectionFailedError
 from lowtide.pipeline.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster, ClusterError, MissingTopicsError, RetriableError
 from lowtide.pipeline.tasks import DataLossError, FetchSettings, PlannedRange
@@ -47,12 +52,22 @@ class RangeReader:
         self._fetch_bytes = settings.fetch_bytes
         self._missing_until_ms: int | None = None
         """When it is believed that the partition isn't there, if brokers say so until then."""
+        self._asked: BlockingConnection | None = None
+        """Where the answer to a request from the next offset on is to come."""
 
     def columns(self) -> Iterator[RecordColumns]:
         """Yields the records of the range in columns, each about as large as one fetch.
 
         Errors: DataLossError, ClusterError, DamagedBatchError.
         """
+        try:
+            yield from self._until_its_end()
+        finally:
+            if self._asked is not None:  # The next request on it would get the answer to this one.
+                self._asked.close()
+
+    def _until_its_end(self) -> Iterator[RecordColumns]:
+        """As `columns`, but for what is under way when the caller stops before the end."""
         deadline_ms = self._deadline()
         while self._next < self._until:
             before = self._next
@@ -71,7 +86,7 @@ class RangeReader:
         return self._cluster.deadline(self._settings.poll_timeout_ms)
 
     def _walk(self, answer: PartitionData) -> Iterator[RecordColumns]:
-        """Yields what an answer holds. Its records are views: nothing is received before all of it was walked."""
+        """Yields what an answer holds. Its records are views: nothing is requested before all of it was walked."""
         records = memoryview(answer.records or b"")  # type: ignore[arg-type]
         aborted = (
             [(one.producer_id, one.first_offset) for one in answer.aborted_transactions or ()] if self._settings.read_committed else []
@@ -82,6 +97,8 @@ class RangeReader:
             appended = append_batches(columns, records, Wanted(self._next, self._until, aborted), limits)
             self._on_appended(appended)
             if columns.row_count:
+                if not appended.is_full:
+                    self._ask_early()
                 yield columns
             if not appended.is_full:
                 return
@@ -92,6 +109,12 @@ class RangeReader:
         self._next = appended.next_offset
 
     # ------------------------------------------------------------------ one request
+    def _ask_early(self) -> None:
+        """Ask for what follows, so that it arrives while the caller is busy. If that fails, `_fetch` asks again, and reports it."""
+        if self._next < self._until:
+            with contextlib.suppress(RetriableError, ConnectionFailedError, ClusterError):
+                self._asked = self._ask(self._cluster.deadline(self._cluster.settings.request_timeout_ms))
+
     def _fetch_patiently(self, deadline_ms: int) -> PartitionData:
         """As `_fetch`, but what isn't there counts as missing only when that was so for a while.
 
@@ -109,9 +132,25 @@ class RangeReader:
         return answer
 
     def _fetch(self, deadline_ms: int) -> PartitionData:
-        """Ask the leader once. An answer may have no records: the high watermark of a new leader isn't known yet.
+        """The leader's answer, to one request. It may have no records: the high watermark of a new leader isn't known yet.
 
         Errors: RetriableError, ConnectionFailedError, DataLossError, MissingTopicsError, ClusterError.
+        """
+        asked, self._asked = self._asked, None
+        if asked is None:
+            asked = self._ask(deadline_ms)
+        try:
+            answer: FetchResponse = asked.receive(deadline_ms)
+        except ConnectionFailedError:
+            # Until there is another leader, metadata name the one that is gone: ask each time.
+            self._cluster.forget(self._partition.topic)
+            raise
+        return self._checked(answer)
+
+    def _ask(self, deadline_ms: int) -> BlockingConnection:
+        """Send the leader a request from the next offset on. Returns the connection on which its answer comes, and no other before it.
+
+        Errors: RetriableError, ConnectionFailedError, MissingTopicsError, ClusterError.
         """
         leader = self._cluster.leader_of(self._partition, deadline_ms)
         if not self._is_meant():
@@ -136,12 +175,14 @@ class RangeReader:
         newest = None if self._topic_id != ZERO_TOPIC_ID else TOPIC_IDS_SINCE - 1
         try:
             connection = self._cluster.connection_to(leader.broker_id, deadline_ms)
-            answer: FetchResponse = connection.request(request, deadline_ms, newest)
+            if connection.waiting_count:  # Another reader asked early, and its caller has not come back: it asks again.
+                connection.close()
+                connection = self._cluster.connection_to(leader.broker_id, deadline_ms)
+            connection.send(request, deadline_ms, newest)
         except ConnectionFailedError:
-            # Until there is another leader, metadata name the one that is gone: ask each time.
-            self._cluster.forget(self._partition.topic)
+            self._cluster.forget(self._partition.topic)  # As above.
             raise
-        return self._checked(answer)
+        return connection
 
     def _checked(self, answer: FetchResponse) -> PartitionData:
         """The partition's row of the answer. Errors: as those of `_fetch`."""
