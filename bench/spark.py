@@ -75,11 +75,11 @@ class Ledger:
 class Bench:
     """One Spark and one broker."""
 
-    def __init__(self, target: Target, rows: int, jars: str, scratch: Path) -> None:
+    def __init__(self, target: Target, rows: int, jars: str, scratch: Path, python: str = sys.executable) -> None:
         from confluent_kafka.admin import AdminClient  # noqa: PLC0415 as below
         from pyspark.sql import SparkSession  # noqa: PLC0415 the other benches don't need PySpark
 
-        os.environ["PYSPARK_PYTHON"] = sys.executable
+        os.environ["PYSPARK_PYTHON"] = python
         settings = {
             "spark.ui.enabled": "false",
             "spark.driver.host": "127.0.0.1",
@@ -189,6 +189,7 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=500_000, help=f"of {VALUE_BYTES} bytes each (500000)")
     parser.add_argument("--rounds", type=int, default=5, help="over all jobs and both formats (5)")
     parser.add_argument("--only", choices=FORMATS, help="one format alone: its first runs are those of a new Spark")
+    parser.add_argument("--python", default=sys.executable, help="what Spark starts its Python processes as (the Python of this bench)")
     parser.add_argument("--target", metavar="HOST:PORT", help="a broker that runs; without it, a Lowtide of this working tree is started")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
@@ -204,7 +205,7 @@ def main() -> int:
         target = Target(spec, Path(name))
         try:
             target.ensure_up()
-            bench = Bench(target, arguments.rows, jars, Path(name))
+            bench = Bench(target, arguments.rows, jars, Path(name), arguments.python)
             costs = run(bench, formats, arguments.rounds)
             print(f"\nCPU us a row, load average now {os.getloadavg()[0]:.1f}:\n\n{table(costs)}")
             bench.spark.stop()
