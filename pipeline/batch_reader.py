@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,6 +34,12 @@ def shared_cluster(settings: ClientSettings) -> Cluster:
     return cluster
 
 
+@functools.cache
+def exempt_imports_from_collection() -> None:
+    """Leave what the process has imported out of garbage collection, once: Spark's workers collect after each task, however small."""
+    gc.freeze()
+
+
 class RangePartition(InputPartition):  # type: ignore[misc]
     """What one task reads."""
 
@@ -49,6 +57,7 @@ def read_range(client: ClientSettings, fetch: FetchSettings, partition: Any) -> 
     from lowtide.pipeline.arrow_batches import BatchMaker  # noqa: PLC0415 the driver, which doesn't read, imports this module too
     from lowtide.pipeline.fetching import RangeReader  # noqa: PLC0415 as above
 
+    exempt_imports_from_collection()
     maker = BatchMaker(partition.planned.offsets.partition, include_headers=fetch.include_headers)
     for columns in RangeReader(shared_cluster(client), fetch, partition.planned).columns():
         yield maker.batch(columns)

@@ -17,7 +17,9 @@ SPARK_IS_HERE = importlib.util.find_spec("pyspark") is not None and shutil.which
 LIMIT_S = 600
 """The time for a stream to end, on a busy machine."""
 
-NEED_SPARK = ("batch_read", "imports", "kills", "logins", "spark_example", "stream_read", "trim", "trim_listener", "write")
+NEED_SPARK = (
+    *("batch_read", "imports", "kills", "logins", "spark_example", "stream_read", "trim", "trim_listener", "worker_garbage", "write"),
+)
 
 collect_ignore = [] if SPARK_IS_HERE or os.environ.get("CI") else [f"test_{what}.py" for what in NEED_SPARK]
 """Without Spark only the tests that do not need it remain. CI has it."""
