@@ -119,6 +119,10 @@ class ClusterClient:
                 )
             raise ConnectionLostError("no answer") from None
 
+    async def connect(self, broker_id: BrokerId) -> None:
+        """Have a connection: requests that are sent together go over one. Errors: OSError."""
+        await self._connection(broker_id)
+
     def close(self) -> None:
         """Close all connections."""
         for connection in self._connections.values():

@@ -6,6 +6,7 @@ from lowtide.runtime.random import Random
 from lowtide.simulation.cluster_client import ClusterClient
 from lowtide.simulation.loaded_partition import Actor, LoadedPartition
 from lowtide.simulation.partition_actors import Deleter, IdempotentProducer, Producer, Reader
+from lowtide.simulation.pipelined_producer import PipelinedProducer
 
 
 class PartitionLoad(LoadedPartition):
@@ -16,6 +17,7 @@ class PartitionLoad(LoadedPartition):
         classes: dict[str, type[Actor]] = {
             "producer": Producer,
             "idempotent producer": IdempotentProducer,
+            "pipelined producer": PipelinedProducer,
             "deleter": Deleter,
             "reader": Reader,
         }

@@ -44,6 +44,7 @@ from lowtide.simulation.upkeep_work import UpkeepWork
 
 START_LIMIT_S: Final = 60.0
 ACTORS: Final = ("producer", "idempotent producer", "deleter", "reader")
+PIPELINING_ACTORS: Final = ("producer", "pipelined producer", "deleter", "reader")
 CONSUMED_ACTORS: Final = ("producer",)
 CONSUMED_PAUSE: Final = 3.0
 """So much longer these rest."""
@@ -77,13 +78,17 @@ class ClusterSimulation(ClusterWorld):
         kinds: tuple[str, ...] | None = None,
         erases: bool | None = None,
         directories: tuple[str, ...] | None = None,
+        pipelines: bool | None = None,
     ) -> None:
         """`faults` are the only ones to strike, in any order; without it all do, but for those of `WHERE_NAMED`.
 
         `unclean` and `directories`, the log directories of each broker, say what is else left to chance.
         `kinds` of what clients do (`KINDS`) are left to chance too, but for partitions, without it. Topics erase what is deleted if
-        `erases` says so; without it those of every third seed, where all else is left to chance.
+        `erases` says so; without it those of every third seed, where all else is left to chance. Idempotent producers have several
+        batches under way if `pipelines` says so; without it those of every fourth seed, likewise.
         """
+        is_free = kinds is None and faults is None
+        self.main_actors = PIPELINING_ACTORS if (is_free and seed % 4 == 2 if pipelines is None else pipelines) else ACTORS  # noqa: PLR2004
         self.erases = seed % 3 == 1 and kinds is None and faults is None if erases is None else erases
         super().__init__(loop, seed, unclean=unclean, kinds=kinds, directories=directories)
         self.loads += [
@@ -148,7 +153,7 @@ class ClusterSimulation(ClusterWorld):
         for load in self.loads:
             is_work = load.topic == WORK_TOPIC
             is_main = load.topic == TOPIC and "partitions" not in self.kinds
-            for actor in load.actors(CONSUMED_ACTORS if is_work else () if is_main else ACTORS):
+            for actor in load.actors(CONSUMED_ACTORS if is_work else () if is_main else self.main_actors):
                 self._spawn(actor.run(until=stop, pause_s=pause_s * CONSUMED_PAUSE if is_work else pause_s), f"actor {load.partition}")
         for client in (*self.work.actors(), *self.upkeep.actors(), *self.authorization.actors()):
             self._spawn(client.run(until=stop, pause_s=pause_s), client.key)
@@ -307,11 +312,12 @@ def simulate_cluster(  # noqa: PLR0913  as of `ClusterSimulation`
     kinds: tuple[str, ...] | None = None,
     erases: bool | None = None,
     directories: tuple[str, ...] | None = None,
+    pipelines: bool | None = None,
 ) -> ClusterSimulation:
     """Run one seed to its end. Errors: HistoryError, or whatever broke; each tells the seed and the run's last events."""
     with closing(ClusterLoop(seed, time_limit_s=1800.0)) as loop:
         cluster = loop.cluster = ClusterSimulation(
-            loop, seed, faults=faults, unclean=unclean, kinds=kinds, erases=erases, directories=directories
+            loop, seed, faults=faults, unclean=unclean, kinds=kinds, erases=erases, directories=directories, pipelines=pipelines
         )
         try:
             loop.run_until_complete(cluster.run(strikes=strikes))

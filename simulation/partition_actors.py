@@ -23,7 +23,7 @@ from lowtide.simulation.history import HistoryError
 from lowtide.simulation.loaded_partition import PRODUCE_VERSION, WRITTEN_NOTHING, Actor, LoadedPartition
 
 _SHORT_TIMEOUT_MS: Final = 300
-_TIMEOUT_MS: Final = 3000
+TIMEOUT_MS: Final = 3000
 _COMMIT_GRACE_MS: Final = 500
 """What a broker's own disk may take beyond a delete's timeout."""
 
@@ -58,8 +58,12 @@ class Producer(Actor):
 
     async def send(self, broker_id: BrokerId, batch: bytes, acks: int) -> PartitionProduceResponse:
         """One request and its answer."""
+        timeout_ms = _SHORT_TIMEOUT_MS if self.random.random() < 0.2 else TIMEOUT_MS  # noqa: PLR2004
+        return await self.send_within(timeout_ms, broker_id, batch, acks)
+
+    async def send_within(self, timeout_ms: int, broker_id: BrokerId, batch: bytes, acks: int) -> PartitionProduceResponse:
+        """The same, with that timeout."""
         load = self.load
-        timeout_ms = _SHORT_TIMEOUT_MS if self.random.random() < 0.2 else _TIMEOUT_MS  # noqa: PLR2004
         data = TopicProduceData(name=load.topic, partition_data=[PartitionProduceData(index=load.partition, records=batch)])
         request = ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=[data])
         response = await self.client.ask(broker_id, request, PRODUCE_VERSION, timeout_ms=timeout_ms)
@@ -109,7 +113,7 @@ class IdempotentProducer(Producer):
 
     async def _begin(self) -> None:
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
-        answer = await self.client.ask(self.client.any_broker(), request, 4, timeout_ms=_TIMEOUT_MS * 4)
+        answer = await self.client.ask(self.client.any_broker(), request, 4, timeout_ms=TIMEOUT_MS * 4)
         if answer.error_code == ErrorCode.NONE:
             self.producer = self.load.next_producer()
             self._id, self._epoch, self._sequence = answer.producer_id, answer.producer_epoch, 0
@@ -134,7 +138,7 @@ class Deleter(Actor):
             offset = None if everything else self.random.randint(max(start - 3, 0), start + (end - start) // 2)
         version = self.random.choice((1, 2, 3, 3))
         leader_only = version >= 3 and self.random.random() < 0.25  # noqa: PLR2004
-        timeout_ms = self.random.choice((0, _SHORT_TIMEOUT_MS, _TIMEOUT_MS, _TIMEOUT_MS))
+        timeout_ms = self.random.choice((0, _SHORT_TIMEOUT_MS, TIMEOUT_MS, TIMEOUT_MS))
         await self.delete(broker_id, offset, version=version, leader_only=leader_only, timeout_ms=timeout_ms)
 
     async def delete(self, broker_id: BrokerId, offset: Offset | None, *, version: int, leader_only: bool, timeout_ms: int) -> int:
