@@ -5,7 +5,8 @@ killed, the power goes, writes and syncs fail, the disk is full or slow. After e
 checked on the logs themselves; after each restart everything is read back and compared with what clients know.
 
 Checked on logs: D5 a log start never falls, not even over a crash; D6 log start ≤ high watermark ≤ log end; P6 leader epochs rise and lie
-within the log; S5 no segment above the durable log start is gone. On histories: see `history`.
+within the log; S5 no segment above the durable log start is gone. On starts: S1 what a crash left is no reason to fail, nor to leave a log
+out. On histories: see `history`.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from lowtide.runtime.worker import SimulatedWorker
 from lowtide.simulation.client import WireClient
 from lowtide.simulation.history import HistoryError
 from lowtide.simulation.load import PartitionLoad
+from lowtide.storage.errors import StorageError
 from lowtide.storage.log.log import Log
 
 HOST, PORT, DIRECTORY, TOPIC = "broker-0", 9092, "/data", "sim"
@@ -53,6 +55,7 @@ FAULTS = (
 _QUIET_DISK_MS = (0.05, 2.0)
 _SLOW_DISK_MS = (50.0, 900.0)
 _LIFE_S = 0.8
+_FOLD_S = 0.1
 _START_LIMIT_S = 120.0
 _SMALL_SEGMENT_BYTES = 2000
 
@@ -98,7 +101,9 @@ class Simulation:
     """One run."""
 
     def __init__(self, loop: SimulatedLoop, seed: int, *, flush_each_append: bool, partitions: int = 2) -> None:
+        """In half of the runs recovery points are written all the time, and the journal is folded now and then."""
         self.loop = loop
+        self._has_upkeep = seed % 4 >= 2  # noqa: PLR2004
         self.random = Random(seed)
         self.clock = SimulatedClock(loop)
         self.filesystem = MemoryFileSystem(Random(seed + 1), self.clock.wall_ms)
@@ -127,6 +132,8 @@ class Simulation:
             "listeners": f"PLAINTEXT://{HOST}:{PORT}",
             "auto.create.topics.enable": "false",
         }
+        if self._has_upkeep:
+            settings["log.flush.offset.checkpoint.interval.ms"] = "100"
         return load_config(settings=settings)
 
     async def start(self) -> None:
@@ -136,8 +143,12 @@ class Simulation:
         self.node = self.loop.start_node(HOST)
         started: asyncio.Future[None] = self.loop.create_future()
         self.node.spawn(self._serve(started), name=f"life {self.lives}")
-        async with asyncio.timeout(_START_LIMIT_S):
-            await started
+        try:
+            async with asyncio.timeout(_START_LIMIT_S):
+                await started
+        except StorageError as error:
+            message = f"S1: the broker can't start on what a crash left: {error}"
+            raise HistoryError(message) from error
         self.raise_violation()
 
     async def _serve(self, started: asyncio.Future[None]) -> None:
@@ -199,6 +210,7 @@ class Simulation:
 
     async def check_all(self) -> None:
         """Read everything back."""
+        self._check_all_are_here()
         for load in self.loads:
             client = await self.connect()
             await load.read_all(client)
@@ -226,6 +238,8 @@ class Simulation:
         stop = asyncio.Event()
         tasks = [self.loop.create_task(load.run(until=stop, pause_s=0.02), name=f"load {load.partition}") for load in self.loads]
         await asyncio.sleep(self.random.random() * _LIFE_S)
+        if self._has_upkeep:
+            await self._fold()
         self.raise_violation()
         self.faults[fault] += 1
         power = await self._strike(fault)
@@ -236,6 +250,14 @@ class Simulation:
         if power and not self.flush_each_append:
             self._allow_losses()
         await self.check_all()
+
+    async def _fold(self) -> None:
+        """Has the journal of log starts folded, and some deletes follow."""
+        assert self.broker is not None
+        for directory in self.broker.log_manager.directories._directories.values():  # noqa: SLF001 - no client asks for it
+            if directory.is_online:
+                directory.parts.journal.fold(lambda _error: None)
+        await asyncio.sleep(self.random.random() * _FOLD_S)
 
     async def _strike(self, fault: str) -> bool:
         """Let a fault happen, and the life end. Returns whether the power went."""
@@ -306,11 +328,19 @@ class Simulation:
 
     def _allow_losses(self) -> None:
         """Without flushing, a power cut may take what was appended last: what the log still has is the new truth."""
+        logs = self._check_all_are_here()
+        for load in self.loads:
+            load.history.on_records_may_be_lost(logs[load.partition].log_end_offset)
+
+    def _check_all_are_here(self) -> dict[int, Log]:
+        """The logs by partition, after a start. Errors: HistoryError where one was not loaded."""
         assert self.broker is not None
         logs = {log.topic_partition.partition: log for log in self.broker.log_manager.logs.values()}
-        for load in self.loads:
-            log = logs[load.partition]
-            load.history.on_records_may_be_lost(log.log_end_offset)
+        missing = [load.partition for load in self.loads if load.partition not in logs]
+        if missing:
+            message = f"S1: the broker serves without the logs {missing}, on what a crash left"
+            raise HistoryError(message)
+        return logs
 
 
 class CheckedLoop(SimulatedLoop):

@@ -4,7 +4,7 @@ The checker is omniscient: it reads the logs of all brokers, their knowledge of 
 clients is in `cluster_history`, of waiting deletes in `parked_deletes`.
 An eligible leader (KIP-966) is to have what a member of the ISR has.
 
-Checked (letters of the invariants): D5, D6 and P6 of each log; D8 every member of the ISR has every acknowledged delete; P1 committed
+Checked (letters of the invariants): D5, D6, P6 and S1 of each log; D8 every member of the ISR has every acknowledged delete; P1 committed
 batches are the same on all replicas, unless each compacts or erases them; P2 a member of the ISR under its present registration has
 everything that was committed; P3 a leader epoch has one leader; S5 no segment above the log start is gone; rule DR3 as seen from outside:
 no live replica lacks an acknowledged delete. Elections are judged by `cluster_promises` (P4, rule DR8).
@@ -193,6 +193,10 @@ class ClusterInvariants:
             self._violate(f"D6: {watch.name}: {log.describe()}")
         if start < watch.log_start and start != end:
             self._violate(f"D5: the log start of {watch.name} fell from {watch.log_start}: {log.describe()}")
+        if end < watch.kept_end and not (log.offline or machine.is_broken or machine.disk_faults):
+            self._violate(f"S1: {watch.name} ends at {end}, and had up to {watch.kept_end} when its broker died: {log.describe()}")
+        watch.kept_end = 0
+        watch.moved_synced_end = min(watch.moved_synced_end, end)
         if log.segments[0].base_offset > start or not (log.offline or machine.filesystem.exists(log.segments[0].path)):
             self._violate(f"S5: {watch.name} starts at {start}, and its first segment is {log.segments[0].path}")
         epochs = log.leader_epochs.entries()

@@ -183,6 +183,7 @@ class ClusterWorld:
         if power:
             self.lose_unflushed(machine)
         self.excuses.note(machine.broker_id, after_s=1.0)
+        self.invariants.watches.on_death(machine, power=power)
         machine.kill(power=power)
 
     def start(self, machine: Machine) -> None:

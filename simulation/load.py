@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from lowtide.protocol.batch_building import build_batch
-from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.errors import ErrorCode, ProtocolError
 from lowtide.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from lowtide.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -182,15 +182,18 @@ class PartitionLoad:
 
     def _records(self, data: bytes, offset: int) -> dict[int, bytes]:
         found: dict[int, bytes] = {}
-        for position, header in iterate_batches(data):
-            end = position + header.size_bytes
-            if end > len(data):
-                break
-            if not check_crc(data, position, header):
-                self._fail(f"the batch at offset {header.base_offset} has a wrong CRC")
-            for record in iterate_records(data[position:end], max_bytes=_MAXIMUM_DECOMPRESSED_BYTES):
-                if record.offset >= offset:
-                    found[record.offset] = bytes(record.value or b"")
+        try:
+            for position, header in iterate_batches(data):
+                end = position + header.size_bytes
+                if end > len(data):
+                    break
+                if not check_crc(data, position, header):
+                    self._fail(f"the batch at offset {header.base_offset} has a wrong CRC")
+                for record in iterate_records(data[position:end], max_bytes=_MAXIMUM_DECOMPRESSED_BYTES):
+                    if record.offset >= offset:
+                        found[record.offset] = bytes(record.value or b"")
+        except ProtocolError as error:
+            self._fail(f"an answer to a fetch from {offset} is no batches: {error}")
         return found
 
     def _fail(self, reason: str) -> Any:
