@@ -168,7 +168,7 @@ mutants: $(INSTALLED) ## changes of the code that no unit test notices, at the l
 
 plants: $(INSTALLED) ## count the seeds until planted bugs are found, at the lowest priority, and add them to docs/evidence.md: FIRST_SEEDS=100000,200000
 	@PLANT_FIRST_SEEDS=$${FIRST_SEEDS:-100000,200000,300000} nice -n 19 $(BIN)/pytest -q -n0 -o faulthandler_timeout=0 -k "found or planted" \
-	  tests/sim/test_planted_bugs.py tests/sim/test_cluster_planted_*.py tests/sim/test_moves_between_directories.py
+	  tests/sim/test_planted_*.py tests/sim/test_cluster_planted_*.py tests/sim/test_moves_between_directories.py
 	@$(BIN)/python -c 'from tests.campaign.evidence import write_page; write_page()'
 
 clients: $(INSTALLED) kcat ## kcat and the Python clients against a real broker

@@ -143,7 +143,9 @@ LONGEST: dict[str, str] = {
     "tests/sim/test_cluster_planted_coordinator_bugs.py": LONG_SEARCH,
     "tests/sim/test_cluster_planted_disk_bugs.py": LONG_SEARCH,
     "tests/sim/test_cluster_planted_eligible_bugs.py": LONG_SEARCH,
+    "tests/sim/test_cluster_planted_replication_bugs.py": LONG_SEARCH,
     "tests/sim/test_cluster_planted_upkeep_bugs.py": LONG_SEARCH,
+    "tests/sim/test_planted_storage_bugs.py": LONG_SEARCH,
 }
 """Those of them that CI leaves out too. A single case may have the mark `longest` in its own file instead."""
 

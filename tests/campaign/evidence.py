@@ -184,7 +184,7 @@ def publish(folder: Path, file: Path = SUMS, target: Path = PAGE) -> None:
 def write_page(file: Path = SUMS, target: Path = PAGE) -> None:
     """Of all that the tree has: sums of campaigns, of mutants, and planted bugs."""
     mutants = mutant_part(mutation.load_lines(mutation.SUMS, mutation.Sum), is_unchanged)
-    plants = plant_part(mutation.load_lines(planting.LEDGER, planting.Try))
+    plants = plant_part(planting.load())
     target.write_text(page(load(file), KINDS, unchanged_since, mutants, plants), encoding="utf-8")
 
 

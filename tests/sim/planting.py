@@ -4,7 +4,8 @@ A plant that breaks the program in another way, or breaks another promise, would
 meant for sees nothing.
 
 `make plants` sets `PLANT_FIRST_SEEDS`: the same tests then count the seeds until the bug is found, from each of these first seeds, and add
-a line to `planted.jsonl` for each, from which `docs/evidence.md` is made. A search that has a line is not repeated.
+a line to `planted.jsonl` for each, from which `docs/evidence.md` is made. A search that has a line is not repeated; one that found nothing
+goes on where it ended, if `PLANT_SEEDS` asks for more seeds. Of several lines of a search the last counts.
 """
 
 from __future__ import annotations
@@ -75,11 +76,12 @@ def breaks(expected: str, text: str) -> bool:
 def measure(expected: str, simulate: Callable[[int], object]) -> None:
     """Count the seeds until the bug is found, from each first seed, and skip the test."""
     plant = plant_of(os.environ["PYTEST_CURRENT_TEST"])
-    known = {(each.plant, each.expected, each.first) for each in load(LEDGER)}
+    known = {(each.plant, each.expected, each.first): each for each in load(LEDGER)}
     for first in FIRST_SEEDS:
-        if (plant, expected, first) in known:
+        before = known.get((plant, expected, first))
+        if before is not None and (before.seeds is not None or before.searched >= SEARCHED_MAX):
             continue
-        counts = range(1, SEARCHED_MAX + 1)
+        counts = range(1 if before is None else before.searched + 1, SEARCHED_MAX + 1)
         seeds = next((count for count in counts if is_found(expected, simulate, first + count - 1)), None)
         line = Try(plant=plant, expected=expected, first=first, searched=SEARCHED_MAX if seeds is None else seeds, seeds=seeds)
         with LEDGER.open("ab") as file:
@@ -103,4 +105,6 @@ def plant_of(test: str) -> str:
 
 
 def load(file: Path = LEDGER) -> list[Try]:
-    return [msgspec.json.decode(line, type=Try) for line in file.read_bytes().splitlines()] if file.exists() else []
+    """The last line of each search."""
+    tries = [msgspec.json.decode(line, type=Try) for line in file.read_bytes().splitlines()] if file.exists() else []
+    return list({(each.plant, each.expected, each.first): each for each in tries}.values())

@@ -48,3 +48,22 @@ def test_seeds_are_counted_from_each_first_seed_and_only_once(tmp_path: Path, mo
 def test_the_name_of_a_bug():
     assert planting.plant_of("a.py::test_is_found[a_bug] (call)") == "a_bug"
     assert planting.plant_of("a.py::test_visible_before_durable (call)") == "visible_before_durable"
+
+
+def test_a_search_that_found_nothing_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(planting, "LEDGER", tmp_path / "planted.jsonl")
+    monkeypatch.setattr(planting, "FIRST_SEEDS", [100])
+    ran: list[int] = []
+
+    def simulate(seed: int) -> None:
+        ran.append(seed)
+        if seed == 104:
+            raise HistoryError("D8: lost")
+
+    for searched in (3, 3, 10, 20):
+        monkeypatch.setattr(planting, "SEARCHED_MAX", searched)
+        with pytest.raises(pytest.skip.Exception):
+            planting.find("D8:", simulate, range(1))
+    assert ran == [100, 101, 102, 103, 104]
+    (found,) = planting.load(tmp_path / "planted.jsonl")
+    assert (found.searched, found.seeds) == (5, 5)
