@@ -27,6 +27,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 SOURCES = (
     "protocol/native/arguments.c",
     "protocol/native/commit.c",
+    "protocol/native/delete.c",
     "protocol/native/groups.c",
     "protocol/native/head.c",
     "protocol/native/keys.c",
@@ -37,10 +38,11 @@ SOURCES = (
     "protocol/native/requests.c",
     "protocol/native/rows.c",
     "protocol/native/runs.c",
+    "protocol/native/syncs.c",
     "protocol/native/walks.c",
 )
 MODULE = "protocol/native/walk.abi3.so"
-FLAGS = ("-std=c11", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror=implicit-function-declaration")
+FLAGS = ("-std=c11", "-O2", "-fPIC", "-pthread", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror=implicit-function-declaration")
 COMPILER_TIMEOUT_S = 300
 
 NEXT_VERSION = "0.1.0"

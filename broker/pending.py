@@ -256,6 +256,11 @@ class DelayedQueue:
         if self._purgatory.wake(request) and not self._scheduled:
             self._schedule()
 
+    def test_now(self, request: DelayedRequest) -> None:
+        """Let one request that waits be tested in this pass of the loop, within this call."""
+        self._purgatory.remove(request)
+        self._test(request)
+
     def remove(self, request: DelayedRequest) -> None:
         """Forget a request."""
         self._purgatory.remove(request)
@@ -283,18 +288,20 @@ class DelayedQueue:
         if len(ready) > 1:
             self._rounds.begin()
         for operation in ready:
-            request = cast("DelayedRequest", operation)
-            try:
-                if request.expired:
-                    request.on_expiration()
-                elif not request.try_complete():
-                    self._watch(request, list(request.thresholds()))
-            except Exception as error:  # noqa: BLE001  a bug of ours costs one connection, and is logged with its traceback
-                self._end(request, error)
+            self._test(cast("DelayedRequest", operation))
         if len(ready) > 1:
             self._rounds.end()
         if self._timer is None:
             self._set_timer()
+
+    def _test(self, request: DelayedRequest) -> None:
+        try:
+            if request.expired:
+                request.on_expiration()
+            elif not request.try_complete():
+                self._watch(request, list(request.thresholds()))
+        except Exception as error:  # noqa: BLE001  a bug of ours costs one connection, and is logged with its traceback
+            self._end(request, error)
 
     def _end(self, request: DelayedRequest, error: Exception) -> None:
         self._purgatory.remove(request)

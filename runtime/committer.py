@@ -22,40 +22,37 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 from typing import Final, Protocol, TypeAlias
 
-import msgspec
-
 from lowtide.runtime.clock import SystemClock
+from lowtide.runtime.commit_round import Barrier, Round, sync_error
 from lowtide.runtime.completions import Completions, call_all
 from lowtide.runtime.durations import Durations
-from lowtide.runtime.filesystem import FailureKind, FileSystem, Syncable, failure_kind, is_passing
+from lowtide.runtime.filesystem import FileSystem, OsFile
+from lowtide.runtime.quick_syncs import SyncFunctions, SyncListeners, quick_syncs
 from lowtide.runtime.random import Random
 from lowtide.runtime.threads import start_thread
 
-OnDone: TypeAlias = Callable[[OSError | None], None]
+__all__ = [
+    "CLOSING_RETRIES",
+    "RETRY_S",
+    "Barrier",
+    "CommitFigures",
+    "Committer",
+    "MeasuredCommitter",
+    "OnDone",
+    "SimulatedCommitter",
+    "ThreadCommitter",
+]
 
-# An open that a sync needs has failed: neither the disk nor the thing to be synced is at fault.
-NO_DESCRIPTOR_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE})
+OnDone: TypeAlias = Callable[[OSError | None], None]
 
 RETRY_S: Final = 0.05
 """How long the committer waits for a descriptor before it tries again: others close theirs meanwhile."""
 
 CLOSING_RETRIES: Final = 200
 """How often it tries again at a stop: ten seconds."""
-
-
-class Barrier(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be durable: sync the files, then rename in order (source, target), then sync the directories.
-
-    The open ones of the files stay open until the answer, for the barrier holds them.
-    """
-
-    files: tuple[Syncable, ...] = ()
-    renames: tuple[tuple[str, str], ...] = ()
-    directories: tuple[str, ...] = ()
 
 
 class Committer(Protocol):
@@ -104,129 +101,55 @@ class MeasuredCommitter(Committer, Protocol):
     def figures(self) -> CommitFigures: ...
 
 
-class _NoDescriptorError(Exception):
-    """There was no descriptor for a file that a sync must open. Nothing was tried: the round continues from here later."""
-
-
-class _Round:
-    """One group commit: several barriers carried out as one, with an outcome for each."""
-
-    def __init__(self, filesystem: FileSystem, barriers: Sequence[Barrier]) -> None:
-        self._filesystem = filesystem
-        self._barriers = barriers
-        self._files: dict[Syncable, OSError | None] = {}
-        self._renamed = False
-        self._directories: dict[str, OSError | None] = {}
-        self._last_error: OSError | None = None
-        self.outcomes: list[OSError | None] = [None] * len(barriers)
-        self.failure: OSError | None = None
-
-    @property
-    def syncs(self) -> int:
-        """Files and directories that were synced."""
-        return len(self._files) + len(self._directories)
-
-    def run(self) -> bool:
-        """Fill `outcomes`; `failure` is set if the disk can be trusted no more. Returns False where it has to be run again, later."""
-        try:
-            self._sync_files()
-            if self.failure is None:
-                self._rename()
-                self._sync_directories()
-        except _NoDescriptorError:
-            return False
-        if self.failure is not None:
-            self.outcomes = [outcome or self.failure for outcome in self.outcomes]
-        return True
-
-    def give_up(self) -> None:
-        """It isn't run again, though it has to be: all of it has failed."""
-        assert self._last_error is not None
-        self.failure = _sync_error(self._last_error)
-        self.outcomes = [outcome or self.failure for outcome in self.outcomes]
-
-    def _sync_files(self) -> None:
-        # A round of one barrier is the common case of a quiet broker, so nothing here costs more than the syncs it saves.
-        synced = self._files
-        for index, barrier in enumerate(self._barriers):
-            for file in barrier.files:
-                if file not in synced:
-                    synced[file] = self._attempt(file.sync)
-                self.outcomes[index] = self.outcomes[index] or synced[file]
-                if self.failure is not None:
-                    return
-
-    def _rename(self) -> None:
-        if self._renamed:
-            return
-        self._renamed = True
-        for index, barrier in enumerate(self._barriers):
-            if self.outcomes[index] is None:
-                try:
-                    for source, target in barrier.renames:
-                        self._filesystem.rename(source, target)
-                except OSError as error:
-                    self.outcomes[index] = error
-
-    def _sync_directories(self) -> None:
-        synced = self._directories
-        for index, barrier in enumerate(self._barriers):
-            if self.outcomes[index] is not None:
-                continue
-            for directory in barrier.directories:
-                if directory not in synced:
-                    synced[directory] = self._attempt(partial(self._filesystem.sync_directory, directory))
-                self.outcomes[index] = self.outcomes[index] or synced[directory]
-                if self.failure is not None:
-                    return
-
-    def _attempt(self, sync: Callable[[], None]) -> OSError | None:
-        try:
-            sync()
-        except OSError as error:
-            if error.errno in NO_DESCRIPTOR_ERRNOS:
-                self._last_error = error
-                raise _NoDescriptorError from error
-            if failure_kind(error.errno) is FailureKind.GONE:
-                return error
-            self.failure = _sync_error(error)
-            return self.failure
-        return None
-
-
-def _sync_error(error: OSError) -> OSError:
-    """The error of a failed sync. One without room or resources must not look like an error that passes: trying again proves nothing."""
-    if not is_passing(error):
-        return error
-    failed = OSError(
-        errno.EIO, f"a sync failed, and what the disk holds is unknown: {error.strerror} (errno {error.errno})", error.filename
-    )
-    failed.__cause__ = error
-    return failed
-
-
 class ThreadCommitter:
-    """One thread, for one log directory. How much waits is bounded by those who submit: each waits for its answer."""
+    """One thread, for one log directory. How much waits is bounded by those who submit: each waits for its answer.
 
-    def __init__(self, filesystem: FileSystem, loop: asyncio.AbstractEventLoop, name: str) -> None:
+    With the compiled module there is another thread, for barriers that are the sync of one open file (`quick_syncs`). Only one of the two
+    has work at a time, so that answers keep their order, and after a failed sync the other tries nothing: a barrier of the other kind
+    waits until the first thread is done.
+    """
+
+    def __init__(
+        self, filesystem: FileSystem, loop: asyncio.AbstractEventLoop, name: str, sync_functions: SyncFunctions | None = None
+    ) -> None:
+        """`sync_functions` are those of the compiled module, if there is one."""
         self._filesystem = filesystem
         self._completions = Completions(loop)
         self._submitted: queue.SimpleQueue[tuple[Barrier, OnDone] | None] = queue.SimpleQueue()
+        self._in_thread = 0
+        """Barriers that went to the thread, and whose answers haven't been called yet."""
+        self._held: list[tuple[Barrier, OnDone]] = []
+        """Those that wait for the quick syncs to be done."""
         self.figures = CommitFigures()
         self._failure: OSError | None = None
         self._closing = self._closed = False
         # A daemon, so that a broker that dies of an exception does not hang at exit on a thread that is not stopped any more.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         start_thread(self._thread)
+        self._quick = quick_syncs(sync_functions, loop, SyncListeners(self._on_quick_failure, self.figures.note, self._release_held))
 
     def submit(self, barrier: Barrier, on_done: OnDone) -> None:
         assert not self._closed, self._thread.name
         self.figures.submitted += 1
-        self._submitted.put((barrier, on_done))
+        quick = self._quick
+        if quick is not None and not self._in_thread and not self._held and self._failure is None:
+            file = barrier.files[0] if len(barrier.files) == 1 and not (barrier.renames or barrier.directories) else None
+            descriptor = file.descriptor if type(file) is OsFile else None
+            if descriptor is not None and file is not None and quick.submit(descriptor, file.path, on_done):
+                return
+        if quick is not None and (len(quick) or self._held):
+            self._held.append((barrier, on_done))
+        else:
+            self._in_thread += 1
+            self._submitted.put((barrier, on_done))
 
     def close(self) -> None:
         if not self._closing:
             self._closing = True
+            if self._quick is not None:
+                self._quick.finish()
+                self._quick = None
+            self._release_held()
             self._submitted.put(None)
             self._thread.join()
             self._completions.run()
@@ -234,6 +157,23 @@ class ThreadCommitter:
                 self._work()
                 self._completions.run()
             self._closed = True
+
+    def _on_quick_failure(self, error: OSError) -> OSError:
+        if self._failure is None:
+            self._failure = sync_error(error)
+        return self._failure
+
+    def _release_held(self) -> None:
+        if not self._held:
+            return
+        held, self._held = self._held, []
+        self._in_thread += len(held)
+        for item in held:
+            self._submitted.put(item)
+
+    def _leave(self, count: int) -> None:
+        """Barriers of the thread are about to be answered."""
+        self._in_thread -= count
 
     def _run(self) -> None:
         while self._work():
@@ -247,12 +187,13 @@ class ThreadCommitter:
         taken = [item for item in waiting if item is not None]
         if taken:
             outcomes = self._commit([barrier for barrier, _ in taken])
-            self._completions.add([(on_done, outcome) for (_, on_done), outcome in zip(taken, outcomes, strict=True)])
+            answers = [(on_done, outcome) for (_, on_done), outcome in zip(taken, outcomes, strict=True)]
+            self._completions.add([(self._leave, len(taken)), *answers])
         return waiting[-1] is not None
 
     def _commit(self, barriers: list[Barrier]) -> list[OSError | None]:
         if self._failure is None:
-            this_round, began_ns = _Round(self._filesystem, barriers), SystemClock.monotonic_ns()
+            this_round, began_ns = Round(self._filesystem, barriers), SystemClock.monotonic_ns()
             try:
                 self._run_round(this_round)
             except Exception as bug:  # noqa: BLE001 - whatever it is, the waiting callers must get it
@@ -265,7 +206,7 @@ class ThreadCommitter:
         self.figures.note(len(barriers), 0, 0)
         return [self._failure] * len(barriers)
 
-    def _run_round(self, this_round: _Round) -> None:
+    def _run_round(self, this_round: Round) -> None:
         closing = 0
         while not this_round.run():
             closing += self._closing
@@ -294,7 +235,7 @@ class SimulatedCommitter:
         self._random = random
         self._submitted: deque[tuple[Barrier, OnDone]] = deque()
         self._taken: list[tuple[Barrier, OnDone]] = []
-        self._round: _Round | None = None
+        self._round: Round | None = None
         self._outcomes: list[OSError | None] = []
         self._step: asyncio.TimerHandle | asyncio.Handle | None = None
         self._began_s = 0.0
@@ -354,7 +295,7 @@ class SimulatedCommitter:
         if self._failure is not None:
             return [self._failure] * len(self._taken)
         if self._round is None:
-            self._round = _Round(self._filesystem, [barrier for barrier, _ in self._taken])
+            self._round = Round(self._filesystem, [barrier for barrier, _ in self._taken])
         if not self._round.run():
             return None
         done, self._round = self._round, None

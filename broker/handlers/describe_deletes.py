@@ -19,7 +19,7 @@ from typing import Final, cast
 from lowtide.broker.authorizer.authorizer import Audit
 from lowtide.broker.authorizer.resources import CLUSTER, Operation, topic
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.handlers.delete_records import DelayedDeleteRecords
+from lowtide.broker.handlers.deletes.delayed_delete import DelayedDeleteRecords
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.observation.deletes import DeleteRequest
 from lowtide.broker.observation.described_deletes import Now, Viewer, finished, waiting

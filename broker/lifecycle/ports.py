@@ -12,6 +12,7 @@ from lowtide.metadata.embedded import METADATA_FILE, EmbeddedStore
 from lowtide.metadata.etcd_address import DEFAULT_PREFIX, EtcdAddress
 from lowtide.metadata.lease_keeper import KeeperTimes, LeaseKeeper, ThreadLeaseKeeper
 from lowtide.metadata.store import MetadataStoreError, OwnedStore
+from lowtide.protocol import native
 from lowtide.replication.leader_balance import BrokerLoad
 from lowtide.runtime.clock import Clock, SystemClock
 from lowtide.runtime.committer import MeasuredCommitter, ThreadCommitter
@@ -94,7 +95,7 @@ def real_ports(loop: asyncio.AbstractEventLoop, etcd: EtcdAddress | None = None)
         filesystem=filesystem,
         random=system_random(),
         worker=ThreadWorker(loop),
-        make_committer=lambda directory: ThreadCommitter(filesystem, loop, f"committer {directory}"),
+        make_committer=lambda directory: ThreadCommitter(filesystem, loop, f"committer {directory}", native.compiled),
         open_store=open_store,
         make_heavy_worker=lambda processes: ProcessHeavyWorker(loop, processes),
         make_lease_keeper=None if etcd is None else lambda times: _lease_keeper(etcd, clock, times),

@@ -231,12 +231,18 @@ class ReplicaManager:
         """Raise log start offsets, each at or below its high watermark: durable first, then visible, then who waits is woken.
 
         One append to each directory's journal, however many partitions. A failed one takes its directory offline, which wakes them too.
-        `then` is called when all are durable, or have failed; never from within this call.
+        `then` is called, before the others are woken, when all are durable, or have failed; never from within this call.
         """
         self.log_manager.log_starts.request_log_starts(increments, partial(self._on_log_starts_durable, increments, then))
 
     def _on_log_starts_durable(self, increments: Sequence[LogStartIncrement], then: Callable[[], None], _error: OSError | None) -> None:
         """Log starts are visible; perhaps some that were received as a follower of a leader that has ended meanwhile."""
+        try:
+            then()
+        finally:
+            self._tell_of_log_starts(increments)
+
+    def _tell_of_log_starts(self, increments: Sequence[LogStartIncrement]) -> None:
         for log, _ in increments:
             key = log.topic_partition
             partition = self.partitions.get(key)
@@ -248,7 +254,6 @@ class ReplicaManager:
             self.log_manager.directories.answers.hold(leaving, partial(self._wake_deletes, increments))
         else:
             self._wake_deletes(increments)
-        then()
 
     def _wake_deletes(self, increments: Sequence[LogStartIncrement]) -> None:
         for log, _ in increments:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from lowtide.protocol.column_walk import BatchRecords
 
-VERSION: Final = 7
+VERSION: Final = 8
 """That of the functions below. A module of another one is left from another version's sources, and isn't used."""
 
 PURE_VARIABLE: Final = "LOWTIDE_PURE"
@@ -62,11 +62,26 @@ the offsets, none of which has metadata, and the frame that answers where all we
 SmallHeartbeat = tuple[str, int, str, str | None, bytes]
 """Group, generation, member and group instance id, and the frame that answers where there is no error."""
 
+SmallDelete = tuple[str | None, str, int, int, int, bool, bytes]
+"""Client id, topic, partition, offset, timeout in ms, whether the leader's own log start is enough, and the frame that answers where the
+offset is both the low watermark and the leader's log start. Partition and offset aren't below 0."""
+
 
 class CompiledWalk(Protocol):
     """The module. Where a function answers None, the plain form decides."""
 
     VERSION: int
+
+    def open_syncs(self) -> tuple[Any, int] | None:
+        """As the following four: see `runtime.quick_syncs`, which uses them. None where the system has no such thread."""
+
+    def submit_sync(self, syncs: Any, descriptor: int, /) -> bool: ...
+
+    def take_synced(self, syncs: Any, /) -> tuple[tuple[int, int, int, int, int], ...]: ...
+
+    def wait_synced(self, syncs: Any, /) -> None: ...
+
+    def close_syncs(self, syncs: Any, /) -> None: ...
 
     def walk_records(self, records: Buffer, count: int, /) -> tuple[int, int, int, bool, bool] | None:
         """The fields of `storage.log.record_walk.RecordWalk`."""
@@ -153,6 +168,9 @@ class CompiledWalk(Protocol):
 
     def read_heartbeat(self, buffer: Buffer, start: int, stop: int, /) -> SmallHeartbeat | None:
         """The Heartbeat request in `buffer[start:stop]`, header included."""
+
+    def read_delete(self, buffer: Buffer, start: int, stop: int, /) -> SmallDelete | None:
+        """The DeleteRecords request in `buffer[start:stop]`, header included: of one partition."""
 
     def offset_records(
         self, key_start: bytes, value_end: bytes, rows: tuple[CommittedRow, ...], /

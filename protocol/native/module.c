@@ -8,12 +8,13 @@
 #include "plain.h"
 #include "records.h"
 #include "requests.h"
+#include "syncs.h"
 #include "walks.h"
 
 #include <string.h>
 
 /* Counted up with every change of what a function takes or answers: a module of another number isn't used. */
-#define WALK_VERSION 7
+#define WALK_VERSION 8
 
 /* ---------------------------------------------------------------- a batch to columns */
 static bool is_array(PyObject *array, int64_t size)
@@ -414,20 +415,26 @@ static PyObject *retain(PyObject *module, PyObject *const *arguments, Py_ssize_t
 static PyMethodDef functions[] = {
     FUNCTION("append_records", append_records),
     FUNCTION("append_rows", append_rows),
+    FUNCTION("close_syncs", close_syncs),
     FUNCTION("copy_keys", copy_keys),
     FUNCTION("find_record", find_record_of),
     FUNCTION("hash_key", hash_key_),
     FUNCTION("note_keys", note_keys_),
     FUNCTION("offset_records", offset_records),
+    FUNCTION("open_syncs", open_syncs),
     FUNCTION("plain_records", plain_records),
     FUNCTION("produce_answer", produce_answer),
     FUNCTION("read_commit", read_commit),
+    FUNCTION("read_delete", read_delete),
     FUNCTION("read_head", read_head),
     FUNCTION("read_heartbeat", read_heartbeat),
     FUNCTION("read_produce", read_produce),
     FUNCTION("read_run", read_run),
     FUNCTION("retain", retain),
     FUNCTION("run_answer", run_answer),
+    FUNCTION("submit_sync", submit_sync),
+    FUNCTION("take_synced", take_synced),
+    FUNCTION("wait_synced", wait_synced),
     FUNCTION("walk_records", walk_records_of),
     {NULL, NULL, 0, NULL},
 };

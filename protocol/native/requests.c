@@ -2,6 +2,7 @@
 
 #include "requests.h"
 
+#include "delete.h"
 #include "head.h"
 #include "produce.h"
 #include "runs.h"
@@ -252,4 +253,36 @@ PyObject *run_answer(PyObject *module, PyObject *const *arguments, Py_ssize_t gi
         write_produced(&produced, at);
     }
     return answer;
+}
+
+PyObject *read_delete(PyObject *module, PyObject *const *arguments, Py_ssize_t given)
+{
+    (void)module;
+    struct views views = {.count = 0};
+    struct request request;
+    struct small_delete delete;
+    if (!has_arguments(given, 3)) {
+        return NULL;
+    }
+    if (!view_request(&views, arguments, &request) || !read_small_delete(request.bytes, request.size, &delete)) {
+        return leave_to_plain_form(&views);
+    }
+    PyObject *answer = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)deleted_size(&delete));
+    if (answer != NULL) {
+        write_deleted(&delete, (uint8_t *)PyBytes_AsString(answer));
+    }
+    PyObject *read = PyTuple_New(7);
+    if (read == NULL) {
+        Py_XDECREF(answer);
+    } else if (!put_item(read, 6, answer) ||
+               !put_item(read, 0, delete.client_id_size < 0
+                                      ? Py_NewRef(Py_None)
+                                      : PyUnicode_DecodeUTF8((const char *)delete.client_id, delete.client_id_size, NULL)) ||
+               !put_item(read, 1, PyUnicode_DecodeUTF8((const char *)delete.topic, (Py_ssize_t)delete.topic_size, NULL)) ||
+               !put_number(read, 2, delete.partition) || !put_number(read, 3, delete.offset) || !put_number(read, 4, delete.timeout_ms) ||
+               !put_item(read, 5, PyBool_FromLong(delete.leader_only))) {
+        Py_CLEAR(read);
+    }
+    release_views(&views);
+    return read;
 }

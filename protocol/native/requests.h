@@ -33,4 +33,7 @@ PyObject *read_run(PyObject *module, PyObject *const *arguments, Py_ssize_t give
 /* `run_answer(version, correlation_ids, topic, partition, base_offsets, log_append_time_ms, log_start_offset)` of the module. */
 PyObject *run_answer(PyObject *module, PyObject *const *arguments, Py_ssize_t given);
 
+/* `read_delete(buffer, start, stop)` of the module. */
+PyObject *read_delete(PyObject *module, PyObject *const *arguments, Py_ssize_t given);
+
 #endif

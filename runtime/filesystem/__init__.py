@@ -8,7 +8,7 @@ from __future__ import annotations
 from lowtide.runtime.filesystem.failures import FailureKind, failure_kind, is_passing
 from lowtide.runtime.filesystem.later import FileToSync, Syncable
 from lowtide.runtime.filesystem.port import AlreadyLockedError, Buffer, CannotPunchError, File, FileSystem, Lock
-from lowtide.runtime.filesystem.real import OsFile, OsFileSystem
+from lowtide.runtime.filesystem.real import OpenDescriptor, OsFile, OsFileSystem
 
 __all__ = [
     "AlreadyLockedError",
@@ -19,6 +19,7 @@ __all__ = [
     "FileSystem",
     "FileToSync",
     "Lock",
+    "OpenDescriptor",
     "OsFile",
     "OsFileSystem",
     "Syncable",

@@ -81,7 +81,7 @@ def _naming(path: str) -> Iterator[None]:
         raise
 
 
-class _Descriptor:
+class OpenDescriptor:
     """Owns one descriptor number, and closes it with the last reference."""
 
     __slots__ = ("number",)
@@ -102,7 +102,7 @@ class OsFile:
 
     def __init__(self, path: str, number: int) -> None:
         self._path = path
-        self._descriptor: _Descriptor | None = _Descriptor(number)
+        self._descriptor: OpenDescriptor | None = OpenDescriptor(number)
         self._nowait_flag = RWF_NOWAIT
 
     def __repr__(self) -> str:
@@ -112,7 +112,12 @@ class OsFile:
     def path(self) -> str:
         return self._path
 
-    def _opened(self) -> _Descriptor:
+    @property
+    def descriptor(self) -> OpenDescriptor | None:
+        """What keeps the file open for as long as it is referred to; None when the file is closed. For a sync by another thread."""
+        return self._descriptor
+
+    def _opened(self) -> OpenDescriptor:
         # Callers keep what is returned in a local variable for as long as they use its number: that is what keeps it open.
         descriptor = self._descriptor
         if descriptor is None:
@@ -231,8 +236,8 @@ def _after(parts: Sequence[Buffer], done: int) -> list[memoryview]:
 class _OsLock:
     __slots__ = ("_descriptor",)
 
-    def __init__(self, descriptor: _Descriptor) -> None:
-        self._descriptor: _Descriptor | None = descriptor
+    def __init__(self, descriptor: OpenDescriptor) -> None:
+        self._descriptor: OpenDescriptor | None = descriptor
 
     def release(self) -> None:
         self._descriptor = None
@@ -310,11 +315,11 @@ class OsFileSystem:
         shutil.rmtree(path)
 
     def sync_directory(self, path: str) -> None:
-        descriptor = _Descriptor(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        descriptor = OpenDescriptor(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         os.fsync(descriptor.number)
 
     def lock(self, path: str) -> _OsLock:
-        descriptor = _Descriptor(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, DEFAULT_FILE_MODE))
+        descriptor = OpenDescriptor(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, DEFAULT_FILE_MODE))
         try:
             # flock keeps out a second broker of this process, which fcntl's locks, being the process's, would let in. They in turn are
             # what Apache Kafka takes (java.nio FileLock), and the two kinds do not see each other.

@@ -26,6 +26,7 @@ from lowtide.storage.directory.directory_holes import DirectoryHoles
 from lowtide.storage.directory.file_removal import FileRemoval
 from lowtide.storage.directory.log_settings import OnPrefixDeleted
 from lowtide.storage.log.log import Log
+from lowtide.storage.log.segment_files import RemovedSegment
 from lowtide.storage.log_start.journal import LogStartJournal, OnDurable
 from lowtide.storage.log_start.journal_format import LogStartEntry
 
@@ -79,21 +80,28 @@ class DirectoryLogStarts:
         self._journal.request_log_starts(entries, partial(self._on_log_starts_durable, increments, on_durable))
 
     def _on_log_starts_durable(self, increments: Sequence[LogStartIncrement], on_durable: OnDurable, error: OSError | None) -> None:
+        risen: list[tuple[Log, Offset, list[RemovedSegment]]] = []
         if error is None:
             logs = self._logs
             overtaken = []
             for log, offset in increments:
-                if logs.get(log.topic_partition) is log and not self._make_log_start_visible(log, offset):
+                if logs.get(log.topic_partition) is log and not self._make_log_start_visible(log, offset, risen):
                     overtaken.append(LogStartIncrement(log, log.log_start_offset).entry)
             if overtaken and not self._is_stopped:
                 # A truncation came between, and whatever is written above its end now wasn't meant: the journal may not say so either.
                 self._journal.request_log_starts(overtaken, lambda _error: None)
             if self._holes.hurried:
                 self._holes.hurry_behind_answers()
-        on_durable(error)
+        try:
+            on_durable(error)
+        finally:
+            # Who only counts comes behind those who wait for an answer.
+            for log, before, removed in risen:
+                for listener in self._listeners:
+                    listener(log, before, removed)
 
-    def _make_log_start_visible(self, log: Log, offset: Offset) -> bool:
-        """Returns False if the increment was overtaken by a truncation."""
+    def _make_log_start_visible(self, log: Log, offset: Offset, risen: list[tuple[Log, Offset, list[RemovedSegment]]]) -> bool:
+        """Adds to `risen` what listeners get. Returns False if the increment was overtaken by a truncation."""
         before, removed = log.log_start_offset, log.make_log_start_visible(offset)
         if removed:
             self._removal.remove_segments(removed, self._clock.monotonic_ms() + log.config.file_delete_delay_ms)
@@ -103,8 +111,8 @@ class DirectoryLogStarts:
                 self._holes.hurry_for(log)
             if log.config.lowtide_delete_erase:
                 self._erased[log] = None
-        for listener in () if log.is_future else self._listeners:
-            listener(log, before, removed)
+        if not log.is_future:
+            risen.append((log, before, removed))
         return log.log_start_offset >= offset
 
 
@@ -124,6 +132,9 @@ class LogStarts:
         from within this call. One frame in the journal of each directory concerned, whatever the number of partitions.
         `on_durable` is given an error if a directory is, or goes, offline; the other directories' starts rise.
         """
+        if len(increments) == 1:
+            self._directories[increments[0].log.parent_directory].request_log_starts(increments, on_durable)
+            return
         groups: dict[str, list[LogStartIncrement]] = {}
         for increment in increments:
             groups.setdefault(increment.log.parent_directory, []).append(increment)

@@ -48,7 +48,7 @@ class Log(ReadableLog):
 
     `offline` is set when its directory failed: it then refuses appends. `disk_full` says that the last append met a full disk.
     `flush_wanted` says that a segment was rolled since the last flush barrier, or that the log was repaired after an unclean stop.
-    `leaves_much` says that what was deleted may be worth a hole at once; `unfreed_bytes` knows.
+    `leaves_much` says that what the last delete left is worth a hole at once.
     `is_future` while it is the copy of another one that is being moved into its directory: no listener is called for it (KIP-113).
     `unsettled` counts truncations that aren't on the disk yet: until they are, appends are refused (`log_truncation.py`).
     `attention` has the logs, this one or others, for which due work may come up by itself; it is shared with the code that carries that
@@ -244,8 +244,10 @@ class Log(ReadableLog):
         self.leader_epochs.truncate_from_start(offset)
         # Producers stay: one that has lost its records continues where it was, and a retry of its last batch is recognised (KAFKA-7190).
         bases, active = self._segments.bases, self._segments.active
-        self.leaves_much = active.size - active.punched >= MUCH_BYTES or len(bases) > 1
-        return [] if len(bases) == 1 or bases[1] > offset else self.remove_below_start()
+        may_leave_much = active.size - active.punched >= MUCH_BYTES or len(bases) > 1
+        removed = [] if len(bases) == 1 or bases[1] > offset else self.remove_below_start()
+        self.leaves_much = may_leave_much and self.unfreed_bytes >= MUCH_BYTES
+        return removed
 
     def remove_below_start(self) -> list[RemovedSegment]:
         """Takes what lies wholly below the log start out of the log; a roll after a delete to the end leaves such segments."""

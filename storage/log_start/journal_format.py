@@ -77,6 +77,8 @@ _FRAME_HEAD = struct.Struct(">4sIIQ")
 _COUNT_AND_SEQUENCE = struct.Struct(">IQ")
 _SEALED = struct.Struct(">IIQ")
 _ENTRY = struct.Struct(">16siq")
+_SEALED_ENTRY = struct.Struct(">IQ16siq4s")
+"""What the checksum of a frame of one entry covers."""
 FRAME_OVERHEAD = _FRAME_HEAD.size + len(_END_MARK)
 ENTRY_BYTES = _ENTRY.size
 
@@ -116,6 +118,9 @@ def frame_bytes(entry_count: int) -> int:
 def encode_frame(sequence: int, entries: Sequence[LogStartEntry]) -> bytes:
     """One frame. The entries take effect in their order."""
     assert entries, "a frame has at least one entry"
+    if len(entries) == 1:
+        sealed = _SEALED_ENTRY.pack(1, sequence, *entries[0], _END_MARK)
+        return b"".join((_FRAME_MARK, _SEALED.pack(1, crc32c(sealed), sequence), sealed[_COUNT_AND_SEQUENCE.size :]))
     pack = _ENTRY.pack
     body = b"".join([pack(topic_id, partition, offset) for topic_id, partition, offset in entries])
     return b"".join((_FRAME_MARK, _sealed(len(entries), sequence, body), body, _END_MARK))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.handlers import delete_records
+from lowtide.broker.handlers.deletes import delayed_delete
 from lowtide.broker.partitions import assigned_partitions
 from lowtide.broker.partitions.delayed import fetch_reader
 from lowtide.broker.partitions.leader_partitions import LedPartitions
@@ -115,7 +115,7 @@ def not_told_at_once(patch: Patch) -> None:
 
 def any_leader_epoch(patch: Patch) -> None:
     """Rule DR6: a delete is not bound to the leadership that accepted it."""
-    original = delete_records.DelayedDeleteRecords._settle
+    original = delayed_delete.DelayedDeleteRecords._settle
 
     def settle(self: Any, row: Any) -> None:
         current = self._replicas.find(*row.key)
@@ -128,7 +128,7 @@ def any_leader_epoch(patch: Patch) -> None:
         elif current.log.log_start_offset >= row.offset:
             row.done, row.low_watermark, row.log_start_offset = True, row.offset, current.log.log_start_offset
 
-    patch.setattr(delete_records.DelayedDeleteRecords, "_settle", settle)
+    patch.setattr(delayed_delete.DelayedDeleteRecords, "_settle", settle)
 
 
 def every_follower_answers(patch: Patch) -> None:

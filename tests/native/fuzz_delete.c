@@ -1,0 +1,81 @@
+/* Runs protocol/native/delete.c over mutated DeleteRecords requests, without Python: `make sanitize`.
+
+   fuzz_delete SECONDS SEED. What is looked for is what the sanitizers find; besides, what is read lies within the request, a request that
+   was not mutated is read, and an answer has as many bytes as were measured. Inputs are allocated at their exact size. */
+
+#include "delete.h"
+#include "fuzzing.h"
+
+#define FRAME_BYTES 1024
+
+static size_t write_delete(uint8_t *frame)
+{
+    unsigned version = (unsigned)(next() % 4);
+    int is_flexible = version >= 2;
+    uint8_t *at = write_number(write_number(frame, 21, 2), version, 2);
+    at = write_number(at, next(), 4);
+    size_t size = next() % 20;
+    if (next() % 4) {
+        at = write_number(at, size, 2);
+        memset(at, 'c', size);
+        at += size;
+    } else {
+        at = write_number(at, UINT16_MAX, 2);
+    }
+    at = write_number(at, 0, is_flexible ? 1 : 0);
+    at = write_length(at, 1, is_flexible, 4);
+    size = 1 + (next() % 16 ? next() % 40 : next() % 249);
+    at = write_length(at, size, is_flexible, 2);
+    memset(at, 't', size);
+    at = write_length(at + size, 1, is_flexible, 4);
+    at = write_number(at, next() % INT32_MAX, 4);
+    at = write_number(at, next() % INT64_MAX, 8);
+    at = write_number(at, 0, is_flexible ? 2 : 0);
+    at = write_number(at, next(), 4);
+    at = version >= 3 ? write_number(at, next() % 2, 1) : at;
+    return (size_t)(write_number(at, 0, is_flexible ? 1 : 0) - frame);
+}
+
+static unsigned long runs;
+
+static void try_request(const uint8_t *frame, size_t size, int is_whole)
+{
+    runs++;
+    struct small_delete delete;
+    uint8_t *input = copy(frame, size);
+    int is_read = read_small_delete(input, size, &delete);
+    CHECK(is_read || !is_whole);
+    if (is_read) {
+        CHECK(delete.topic >= input && delete.topic + delete.topic_size <= input + size && delete.topic_size > 0);
+        CHECK(delete.client_id_size < 0 || (delete.client_id >= input && delete.client_id + delete.client_id_size <= input + size));
+        CHECK(delete.partition >= 0 && delete.offset >= 0);
+        size_t answer_size = deleted_size(&delete);
+        uint8_t *answer = room((int64_t)answer_size);
+        write_deleted(&delete, answer);
+        CHECK(answer[0] == 0 && ((size_t)answer[1] << 16 | (size_t)answer[2] << 8 | answer[3]) == answer_size - 4);
+        CHECK(answer[answer_size - 1] == 0);
+        free(answer);
+    }
+    free(input);
+}
+
+int main(int count, char **arguments)
+{
+    long seconds = count > 1 ? atol(arguments[1]) : 10;
+    uint64_t seed = count > 2 ? strtoull(arguments[2], NULL, 10) : 1;
+    state = seed * 2654435761u + 88172645463325252u;
+    time_t end = time(NULL) + seconds;
+    static uint8_t frame[FRAME_BYTES];
+    for (unsigned long round = 0; (round & 1023) != 0 || time(NULL) < end; round++) {
+        size_t size = write_delete(frame);
+        try_request(frame, size, 1);
+        for (unsigned again = next() % 16; again > 0; again--) {
+            for (uint64_t changes = next() % 3; changes > 0; changes--) {
+                frame[next() % size] = (uint8_t)(next() % 4 == 0 ? 0xff - next() % 3 : next() % 2 ? next() % 4 : next());
+            }
+            try_request(frame, next() % 4 == 0 ? next() % (size + 1) : size, 0);
+        }
+    }
+    printf("%lu runs from seed %llu\n", runs, (unsigned long long)seed);
+    return 0;
+}
