@@ -154,6 +154,25 @@ class ReplicaManager:
         self._tell_of_append(partition)
         return appended
 
+    def append_committed(self, partition: Partition, batch: ValidatedBatch, now_ms: int) -> Offset | None:
+        """As `append`, of a partition without other replicas, where the batch is committed with that. Returns its base offset.
+
+        None, and nothing was changed, where it may have to wait or is refused: `append` decides then. See `Log.append_committed`.
+        """
+        if partition.leadership is not None:
+            return None
+        log = partition.log
+        try:
+            base_offset = log.append_committed(batch, leader_epoch=partition.leader_epoch, now_ms=now_ms)
+        except StorageError as error:
+            self.log_manager.fail_directory_of(log, error)
+            return None
+        if base_offset is not None:
+            partition.traffic.bytes_in += batch.size_bytes
+            if partition.watchers or partition.topic_partition in self._fetches.watched:
+                self._tell_of_append(partition)
+        return base_offset
+
     def append_run(self, partition: Partition, batches: list[ValidatedBatch], size: int, now_ms: int) -> tuple[Offset, ...] | None:
         """As `append` for each of the batches, which have `size` bytes together; see `Log.append_run_as_leader`.
 

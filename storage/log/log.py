@@ -18,11 +18,10 @@ from typing import Final
 from lowtide.protocol.control_records import read_control_record
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import LeaderEpoch, Offset, TopicId, TopicPartition
-from lowtide.runtime.committer import Barrier
-from lowtide.runtime.filesystem import Buffer, File
+from lowtide.runtime.filesystem import Buffer
 from lowtide.storage.errors import DISK_FULL, StorageError, is_passing, storage_error
+from lowtide.storage.log.log_durable import DurableLog
 from lowtide.storage.log.log_parts import LogParts
-from lowtide.storage.log.log_reading import ReadableLog
 from lowtide.storage.log.log_values import AppendedBatch, FollowerAppend, LogConfig
 from lowtide.storage.log.markers import check_producer, refused, remember_producer
 from lowtide.storage.log.offsets import LogOffsets
@@ -43,19 +42,16 @@ _PREFIX: Final = Struct(">qii")
 _LENGTH_END: Final = 12
 
 
-class Log(ReadableLog):
+class Log(DurableLog):
     """One partition's log. Its offsets are attributes (see `LogOffsets`).
 
     `offline` is set when its directory failed: it then refuses appends. `disk_full` says that the last append met a full disk.
-    `flush_wanted` says that a segment was rolled since the last flush barrier, or that the log was repaired after an unclean stop.
     `leaves_much` says that what the last delete left is worth a hole at once.
     `is_future` while it is the copy of another one that is being moved into its directory: no listener is called for it (KIP-113).
     `unsettled` counts truncations that aren't on the disk yet: until they are, appends are refused (`log_truncation.py`).
-    `attention` has the logs, this one or others, for which due work may come up by itself; it is shared with the code that carries that
-    out.
     """
 
-    __slots__ = ("attention", "disk_full", "flush_wanted", "is_future", "leaves_much", "topic_id", "topic_partition", "unsettled")
+    __slots__ = ("disk_full", "is_future", "leaves_much", "topic_id", "topic_partition", "unsettled")
 
     def __init__(self, topic_partition: TopicPartition, topic_id: TopicId, config: LogConfig, parts: LogParts, offsets: LogOffsets) -> None:
         """A log over `parts`, of which the last segment is pinned for writing; `offsets` are taken over."""
@@ -63,11 +59,9 @@ class Log(ReadableLog):
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.disk_full = False
-        self.flush_wanted = False
         self.leaves_much = False
         self.is_future = False
         self.unsettled = 0
-        self.attention: dict[Log, None] = {}
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -137,6 +131,40 @@ class Log(ReadableLog):
                 self._on_transaction_ended(segment, completed)
         self.move_log_end(last_offset + 1)
         return AppendedBatch(base_offset, last_offset, max_timestamp if config.message_timestamp_type == "LogAppendTime" else -1)
+
+    def append_committed(self, batch: ValidatedBatch, *, leader_epoch: LeaderEpoch, now_ms: int) -> Offset | None:
+        """`append_as_leader` for the only replica, where a batch is committed with its append. Returns its base offset.
+
+        None for what is unusual: a batch that is refused, a segment that is new or full, the first one of a leader epoch, a flush that
+        would be due, a disk without room. Nothing was changed then, and `append_as_leader` decides.
+        Errors: StorageError when the disk fails.
+        """
+        config, segment, size = self.config, self._segments.active, batch.size_bytes
+        base_offset = self.log_end_offset
+        last_offset, max_timestamp, position = base_offset + batch.last_offset_delta, batch.max_timestamp, segment.size
+        if (
+            self.offline
+            or self.unsettled
+            or leader_epoch != self.leader_epochs.latest
+            or last_offset - self.recovery_point >= config.flush_messages - 1
+            or not position
+            or segment.is_full_for(size, last_offset, max_timestamp, config, now_ms)
+            or (batch.producer_id >= 0 and check_producer(self.producer_state, batch) is not ACCEPTED)
+        ):
+            return None
+        try:
+            segment.write([_PREFIX.pack(base_offset, size - _LENGTH_END, leader_epoch), *batch.tail], size)
+        except (OSError, StorageError) as error:
+            self._on_write_failed(error)
+            return None
+        self.disk_full = False
+        segment.note_batch(last_offset, position, size, max_timestamp, config.index_interval_bytes, base_offset)
+        if batch.producer_id >= 0:
+            completed = remember_producer(self.producer_state, batch, base_offset, now_ms)
+            if completed is not None:
+                self._on_transaction_ended(segment, completed)
+        self.move_committed_end(last_offset + 1)
+        return base_offset
 
     def append_run_as_leader(
         self, batches: list[ValidatedBatch], size: int, *, leader_epoch: LeaderEpoch, now_ms: int
@@ -270,11 +298,6 @@ class Log(ReadableLog):
         self._removing.clear()
         self.abandon_holes()
 
-    def snapshot_producers(self) -> None:
-        """Writes a snapshot of the producer state at the log end, if there is none and any record lies below it. Errors: OSError."""
-        if self.log_end_offset > self._segments.bases[0] and self.log_end_offset not in self._snapshots.offsets:
-            self._sync.note_written([self._snapshots.take(self.log_end_offset, self.producer_state)])
-
     # Following
 
     def append_as_follower(
@@ -335,53 +358,3 @@ class Log(ReadableLog):
             if completed is not None:
                 self._on_transaction_ended(segment, completed)
         self.move_log_end(last_offset + 1)
-
-    # Making it durable
-
-    def flush_barrier(self) -> Barrier | None:
-        """What makes everything in the log durable; None when it is already.
-
-        Once it is done, the caller calls `on_flushed` with the log end offset at the time of this call. Errors: StorageError.
-        """
-        if self.recovery_point == self.log_end_offset and self._sync.is_clean and not self.flush_wanted:
-            return None
-        first = max(self._segments.number_of(self.recovery_point), 0)
-        files = [self._segments[number].to_sync() for number in range(first, len(self._segments))]
-        barrier = self._sync.flush_barrier(files, self.log_end_offset)
-        self.flush_wanted = False
-        return barrier
-
-    def on_flushed(self, offset: Offset) -> bool:
-        """The barrier that was made when the log end was `offset` is done. Returns whether the recovery point rose.
-
-        What was truncated meanwhile, even if it grew again, doesn't count as flushed.
-        """
-        return self.raise_recovery_point(self._sync.on_flushed(offset))
-
-    def on_flush_failed(self, offset: Offset, barrier: Barrier) -> None:
-        """The barrier that was made when the log end was `offset` was not carried out, or not whole, for want of room. It is due again."""
-        self._sync.on_flushed(offset)
-        self.on_barrier_failed(barrier)
-        self.flush_wanted = True
-        self.attention[self] = None
-
-    def close(self) -> Barrier | None:
-        """Writes indexes and producer state for a clean stop; returns what must be durable before the stop counts as clean.
-
-        The log isn't used any more, except for `on_flushed` and `files_to_close`. Errors: StorageError.
-        """
-        active = self._segments.active
-        try:
-            if active.changed and active.size:
-                self._sync.note_written([*active.write_indexes(), *self._aborted.write(active.base_offset)])
-                if self.config.preallocate:
-                    active.file.truncate(active.size)
-            self.snapshot_producers()
-            self._sync.note_written(self._holed_files())
-        except OSError as error:
-            raise storage_error(active.path, error) from error
-        return self.flush_barrier()
-
-    def files_to_close(self) -> list[File]:
-        """The files that are open, to be closed when they are not read any more."""
-        return [segment.file for segment in self._segments if segment.is_open]

@@ -8,7 +8,7 @@
 of what was synced to disk, the log end of what is written. `log_start_pending` is the largest log start that was requested and isn't
 durable yet; it equals the log start while none is. The last stable offset follows from the high watermark and the open transactions.
 
-Every method changes what must change together and ends in `check_order`, but for the two that every append calls: what they assert keeps
+Every method changes what must change together and ends in `check_order`, but for the three that appends call: what they assert keeps
 an order that held before. Nothing here touches files or knows segments.
 
 Sources: KAFKA-5634, KAFKA-8306, KAFKA-9491 and KAFKA-10101: a log start moved without the others, in every possible way.
@@ -64,6 +64,11 @@ class LogOffsets:
         """The log grew: its exclusive end is now `offset`."""
         assert offset > self.log_end_offset, (offset, self.describe())
         self.log_end_offset = offset
+
+    def move_committed_end(self, offset: Offset) -> None:
+        """The log of the only replica grew: all of it is committed, up to its exclusive end `offset`."""
+        assert offset > self.log_end_offset, (offset, self.describe())
+        self.log_end_offset = self.high_watermark = offset
 
     def advance_high_watermark(self, offset: Offset) -> bool:
         """Raises the high watermark to `offset`, at most to the log end. Returns whether it rose; a lower offset changes nothing."""

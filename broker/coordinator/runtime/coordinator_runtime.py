@@ -17,7 +17,7 @@ from typing import Any, Generic
 
 from lowtide.broker.coordinator.runtime.effects import Effects, Job, Promise, Then
 from lowtide.broker.coordinator.runtime.in_transaction import InTransaction, TransactionEnded
-from lowtide.broker.coordinator.runtime.shard import CoordinatedTopic, S, Shard, make_batches
+from lowtide.broker.coordinator.runtime.shard import CoordinatedTopic, S, Shard, make_batch, make_batches
 from lowtide.broker.coordinator.runtime.shard_loader import ShardLoader
 from lowtide.broker.partitions.delayed.commit import committed_end
 from lowtide.broker.partitions.replica_manager import ReplicaManager
@@ -25,8 +25,8 @@ from lowtide.broker.pending import Pending
 from lowtide.broker.slices import run_in_slices, run_in_turns
 from lowtide.protocol.control_records import ControlRecordType
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.group_records import OffsetCommits
-from lowtide.protocol.types import Offset
+from lowtide.protocol.group_records import CoordinatorRecord, OffsetCommits
+from lowtide.protocol.types import Offset, ProducerEpoch, ProducerId
 from lowtide.replication.partition import Partition
 from lowtide.runtime.clock import Clock
 from lowtide.runtime.worker import Worker
@@ -123,8 +123,7 @@ class CoordinatorRuntime(Generic[S]):
             self._begin_job(shard, job)
         for work in effects.work:
             self._worker.submit(work.call, partial(self._go_on_after_work, shard, work.go_on))
-        if shard.state.timers.has_sooner:
-            self._set_timer(shard)
+        self.set_timer(shard)
 
     def _begin_job(self, shard: Shard[S], job: Job) -> None:
         """Take its steps in turn with the work of requests, which causes it."""
@@ -169,26 +168,51 @@ class CoordinatorRuntime(Generic[S]):
         shard = self.find(partition.topic_partition.partition)
         return not isinstance(shard, ErrorCode) and shard.partition is partition
 
+    def keep(
+        self, shard: Shard[S], records: list[CoordinatorRecord], wall_ms: int, producer: tuple[ProducerId, ProducerEpoch] | None = None
+    ) -> Offset | None:
+        """Append the records of a decision that `find` has found the shard for in this turn. Returns the offset of the first.
+
+        They are committed then, and what follows can be said at once. None, and nothing was changed, where they may have to wait, for
+        other replicas or those before them, or are refused: the decision is one for `carry_out`.
+        """
+        if not shard.commits_at_once:
+            return None
+        partition = shard.partition
+        batch = make_batch(records, wall_ms, producer)
+        if batch.size_bytes > partition.log.config.max_message_bytes:
+            return None
+        return self._replicas.append_committed(partition, batch, wall_ms)
+
     def _append(self, shard: Shard[S], effects: Effects) -> ErrorCode:
         """Append all records, or none. After a failure in between the state is read again, because the log has a part of them then."""
         if shard.unloaded or not shard.leads:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        partition, producer = shard.partition, effects.producer
+        producer, wall_ms = effects.producer, effects.wall_ms
+        offset = self.keep(shard, effects.records, wall_ms, producer)
+        if offset is None:
+            offset = shard.partition.log.log_end_offset
+            error = self._append_one_by_one(shard, effects)
+            if error != ErrorCode.NONE:
+                return error
+        for change in effects.changes:
+            shard.state.note(change if producer is None else InTransaction(producer[0], change), offset)
+            offset += len(change.values) if type(change) is OffsetCommits else 1
+        return ErrorCode.NONE
+
+    def _append_one_by_one(self, shard: Shard[S], effects: Effects) -> ErrorCode:
+        partition = shard.partition
         if not partition.has_enough_in_sync:
             return ErrorCode.NOT_ENOUGH_REPLICAS
-        batches = make_batches(effects.records, effects.wall_ms, producer, partition.log.config.max_message_bytes)
+        batches = make_batches(effects.records, effects.wall_ms, effects.producer, partition.log.config.max_message_bytes)
         if not batches:
             return ErrorCode.MESSAGE_TOO_LARGE
-        offset = partition.log.log_end_offset
         for batch in batches:
             appended = self._replicas.append(partition, batch, effects.wall_ms)
             if isinstance(appended, ErrorCode):
                 if batch is not batches[0]:
                     self._unload(shard)
                 return appended
-        for change in effects.changes:
-            shard.state.note(change if producer is None else InTransaction(producer[0], change), offset)
-            offset += len(change.values) if type(change) is OffsetCommits else 1
         return ErrorCode.NONE
 
     def _go_on(self, shard: Shard[S], then: list[Then], error: ErrorCode, before: Effects | None = None) -> None:
@@ -224,8 +248,12 @@ class CoordinatorRuntime(Generic[S]):
             self._ask(shard)
 
     # ------------------------------------------------------------------ time
+    def set_timer(self, shard: Shard[S]) -> None:
+        """Have one timer for all coordinators, for the earliest deadline or before it: of this one it may be sooner than it was."""
+        if shard.state.timers.has_sooner:
+            self._set_timer(shard)
+
     def _set_timer(self, shard: Shard[S]) -> None:
-        """Have one timer for all coordinators, for the earliest deadline or before it."""
         timers = shard.state.timers
         if self._closed or not shard.loaded:
             return

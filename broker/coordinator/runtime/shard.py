@@ -126,6 +126,11 @@ class Shard(Generic[S]):
         partition = self.partition
         return partition.leader_epoch == self.leader_epoch and partition.is_leader and not partition.log.offline
 
+    @property
+    def commits_at_once(self) -> bool:
+        """Whether what is appended is committed with that, as far as can be said before: there is no other replica, and none waits."""
+        return self.partition.leadership is None and not self.waiting and not self.unloaded
+
     def wait(self, end_offset: Offset, deadline_ms: int, then: list[Then]) -> None:
         """Continue when the log is committed up to there, after those that wait already."""
         if self.waiting:

@@ -76,10 +76,15 @@ class MarkerWriter:
         )
         for key in partitions:
             found = self._replicas.find(*key)
+            is_kept = self._marked.is_kept_in(key.topic)
             if isinstance(found, ErrorCode):
                 done(key, found)
-            elif not found.is_leader or (self._marked.is_kept_in(key.topic) and not self._marked.may_mark(found)):
+            elif not found.is_leader or (is_kept and not self._marked.may_mark(found)):
                 done(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            elif (offset := self._replicas.append_committed(found, marker, now_ms)) is not None:
+                if is_kept:
+                    self._marked.note_marker(found, marker, offset)
+                done(key, ErrorCode.NONE)
             elif not found.has_enough_in_sync:
                 done(key, ErrorCode.NOT_ENOUGH_REPLICAS)
             else:

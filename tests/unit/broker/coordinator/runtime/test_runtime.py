@@ -29,11 +29,14 @@ class Replicas:
             config=SimpleNamespace(max_message_bytes=max_message_bytes),
         )  # fmt: skip
         self.partition: Any = SimpleNamespace(
-            topic_partition=TopicPartition(TOPIC, 0), log=self.log, leader_epoch=0, is_leader=True, has_enough_in_sync=True
+            topic_partition=TopicPartition(TOPIC, 0), log=self.log, leader_epoch=0, is_leader=True, leadership=None, has_enough_in_sync=True
         )
 
     def find(self, _topic: str, _partition: int) -> Any:
         return self.partition
+
+    def append_committed(self, _partition: Any, _batch: ValidatedBatch, _now_ms: int) -> None:
+        """Leaves all to `append`."""
 
     def append(self, _partition: Any, batch: ValidatedBatch, _now_ms: int) -> AppendedBatch | ErrorCode:
         if not self.takes:

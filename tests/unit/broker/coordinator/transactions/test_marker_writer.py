@@ -18,13 +18,20 @@ GROUPS, OTHER = TopicPartition("groups", 0), TopicPartition("t", 0)
 class World:
     """Partitions that this broker leads, and the state that one of them has; `events` are in order."""
 
-    def __init__(self, *, may_mark: bool = True, refusal: ErrorCode | None = None) -> None:
-        self.may, self.refusal = may_mark, refusal
+    def __init__(self, *, may_mark: bool = True, refusal: ErrorCode | None = None, is_alone: bool = False) -> None:
+        """`is_alone`: what is appended is committed with that."""
+        self.may, self.refusal, self.is_alone = may_mark, refusal, is_alone
         self.events: list[Any] = []
         self.writer = MarkerWriter(self, SimpleNamespace(wall_ms=lambda: 1), self)  # type: ignore[arg-type]
 
     def find(self, topic: str, number: int) -> Any:
         return SimpleNamespace(topic_partition=TopicPartition(topic, number), is_leader=True, has_enough_in_sync=True)
+
+    def append_committed(self, partition: Any, _marker: Any, _now_ms: int) -> int | None:
+        if not self.is_alone:
+            return None
+        self.events.append(("committed", partition.topic_partition))
+        return 41
 
     def append(self, partition: Any, _marker: Any, _now_ms: int) -> Any:
         self.events.append(("appended", partition.topic_partition))
@@ -55,6 +62,15 @@ def test_the_state_receives_a_marker_before_anything_else_runs() -> None:
     world = World()
     assert world.write(GROUPS) == ErrorCode.NONE
     assert world.events == [("appended", GROUPS), ("noted", GROUPS, 41), ("waits", GROUPS, 42)]
+
+
+def test_a_marker_that_is_committed_with_its_append_waits_for_nothing() -> None:
+    world = World(is_alone=True)
+    assert (world.write(GROUPS), world.write(OTHER)) == (ErrorCode.NONE, ErrorCode.NONE)
+    assert world.events == [("committed", GROUPS), ("noted", GROUPS, 41), ("committed", OTHER)]
+    world = World(is_alone=True, may_mark=False)
+    assert world.write(GROUPS) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert world.events == []
 
 
 def test_no_marker_is_appended_while_it_could_be_missed() -> None:
