@@ -33,17 +33,25 @@ def handler(groups: GroupCoordinator, transactions: TransactionCoordinator) -> H
         shard = transactions.find(request.transactional_id)
         if isinstance(shard, ErrorCode):
             return AddOffsetsToTxnResponse(error_code=shard)
-        identity, partition = (request.producer_id, request.producer_epoch), groups.partition_of(request.group_id)
+        name, identity, version = request.transactional_id, (request.producer_id, request.producer_epoch), context.api_version
+        # Who asks for this has no epoch for each transaction: clients that have one don't ask.
+        partitions, client_version = frozenset((groups.partition_of(request.group_id),)), 0
+        error = transactions.at_once.add(shard, name, identity, partitions, client_version)
+        if error is not None:
+            return _response(version, error)
 
         def decide(reply: Pending[AddOffsetsToTxnResponse], effects: Effects) -> None:
             def done(error: ErrorCode, later: Effects) -> None:
-                if error == ErrorCode.PRODUCER_FENCED and context.api_version < _PRODUCER_FENCED_SINCE:
-                    error = ErrorCode.INVALID_PRODUCER_EPOCH
-                later.answer(reply, AddOffsetsToTxnResponse(error_code=error))
+                later.answer(reply, _response(version, error))
 
-            # Who asks for this has no epoch for each transaction: clients that have one don't ask.
-            shard.state.add_partitions(request.transactional_id, identity, [partition], 0, effects, done)
+            shard.state.add_partitions(name, identity, partitions, client_version, effects, done)
 
         return transactions.decide(shard, decide)
 
     return HandlerSpec(key=ApiKey.ADD_OFFSETS_TO_TXN, handle=handle)
+
+
+def _response(version: int, error: ErrorCode) -> AddOffsetsToTxnResponse:
+    if error == ErrorCode.PRODUCER_FENCED and version < _PRODUCER_FENCED_SINCE:
+        error = ErrorCode.INVALID_PRODUCER_EPOCH
+    return AddOffsetsToTxnResponse(error_code=error)

@@ -25,6 +25,7 @@ from lowtide.broker.coordinator.transactions.transaction_coordinator import Tran
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext
+from lowtide.metadata.image import TopicImage
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.add_partitions_to_txn import (
@@ -32,6 +33,7 @@ from lowtide.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic,
     AddPartitionsToTxnTopicResult,
     AddPartitionsToTxnTransaction,
 )
@@ -47,46 +49,48 @@ Errors = dict[TopicPartition, ErrorCode]
 def handler(transactions: TransactionCoordinator) -> HandlerSpec:
     """The handler over the transactions of a broker."""
 
-    def unknown(partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
-        topics = transactions.broker.metadata.image.topics
-        return {key for key in partitions if key.topic not in topics or not 0 <= key.partition < len(topics[key.topic].partitions)}
-
-    def work(transaction: AddPartitionsToTxnTransaction, version: int) -> Pending[Errors]:
-        keys = [TopicPartition(topic.name, number) for topic in transaction.topics for number in topic.partitions]
-        pending: Pending[Errors] = Pending()
-        missing = set() if transaction.verify_only else unknown(keys)
-        internal = {key for key in keys if key.topic in INTERNAL_TOPICS} if version < _MANY_SINCE else set()
-        if internal:
-            pending.complete({key: _beside_internal(key, missing) for key in keys})
-            return pending
-        if missing:
+    def work(transaction: AddPartitionsToTxnTransaction, version: int) -> Errors | Pending[Errors]:
+        name, verifies = transaction.transactional_id, transaction.verify_only
+        keys, missing = _partitions(transaction.topics, {} if verifies else transactions.broker.metadata.image.topics)
+        if version < _MANY_SINCE and any(topic.name in INTERNAL_TOPICS for topic in transaction.topics):
+            return {key: _beside_internal(key, missing) for key in keys}
+        if missing and not verifies:
             codes = (ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            pending.complete({key: codes[key in missing] for key in keys})
-            return pending
-        shard = transactions.find(transaction.transactional_id)
+            return {key: codes[key in missing] for key in keys}
+        shard = transactions.find(name)
         if isinstance(shard, ErrorCode):
-            pending.complete(dict.fromkeys(keys, shard))
-            return pending
-        name, identity = transaction.transactional_id, (transaction.producer_id, transaction.producer_epoch)
-        if transaction.verify_only:
-            pending.complete({key: shard.state.verify(name, *identity, key) for key in keys})
-            return pending
+            return dict.fromkeys(keys, shard)
+        identity = (transaction.producer_id, transaction.producer_epoch)
+        if verifies:
+            return {key: shard.state.verify(name, *identity, key) for key in keys}
+        client_version = EPOCH_BUMPS_SINCE if version >= _MANY_SINCE else 0
+        added = transactions.at_once.add(shard, name, identity, frozenset(keys), client_version)
+        if added is not None:
+            return dict.fromkeys(keys, _as_of(version, added))
 
         def decide(reply: Pending[Errors], effects: Effects) -> None:
             def done(error: ErrorCode, later: Effects) -> None:
-                if error == ErrorCode.PRODUCER_FENCED and version < _PRODUCER_FENCED_SINCE:
-                    error = ErrorCode.INVALID_PRODUCER_EPOCH
-                later.answer(reply, dict.fromkeys(keys, error))
+                later.answer(reply, dict.fromkeys(keys, _as_of(version, error)))
 
-            client_version = EPOCH_BUMPS_SINCE if version >= _MANY_SINCE else 0
             shard.state.add_partitions(name, identity, keys, client_version, effects, done)
 
         return transactions.decide(shard, decide)
 
-    def handle(request: AddPartitionsToTxnRequest, context: RequestContext) -> Pending[AddPartitionsToTxnResponse]:
+    def handle(
+        request: AddPartitionsToTxnRequest, context: RequestContext
+    ) -> AddPartitionsToTxnResponse | Pending[AddPartitionsToTxnResponse]:
         version = context.api_version
         wanted = request.transactions if version >= _MANY_SINCE else [_as_transaction(request)]
         answers: dict[int, Errors] = {}
+        asked: dict[int, Pending[Errors]] = {}
+        for index, transaction in enumerate(wanted):
+            errors = work(transaction, version)
+            if isinstance(errors, Pending):
+                asked[index] = errors
+            else:
+                answers[index] = errors
+        if not asked:
+            return _response(wanted, answers, version)
         pending: Pending[AddPartitionsToTxnResponse] = Pending()
 
         def answered(index: int, errors: Errors | None) -> None:
@@ -94,13 +98,33 @@ def handler(transactions: TransactionCoordinator) -> HandlerSpec:
             if len(answers) == len(wanted) and not pending.done:
                 pending.complete(_response(wanted, answers, version))
 
-        if not wanted:
-            pending.complete(AddPartitionsToTxnResponse())
-        for index, transaction in enumerate(wanted):
-            work(transaction, version).listen(partial(answered, index))
+        for index, errors in asked.items():
+            errors.listen(partial(answered, index))
         return pending
 
     return HandlerSpec(key=ApiKey.ADD_PARTITIONS_TO_TXN, handle=handle)
+
+
+def _partitions(
+    topics: Iterable[AddPartitionsToTxnTopic], known: Mapping[str, TopicImage]
+) -> tuple[list[TopicPartition], set[TopicPartition]]:
+    """The partitions of a request, and those of them that don't exist."""
+    keys: list[TopicPartition] = []
+    missing: set[TopicPartition] = set()
+    for topic in topics:
+        name, found = topic.name, known.get(topic.name)
+        count = len(found.partitions) if found is not None else 0
+        for number in topic.partitions:
+            key = TopicPartition(name, number)
+            keys.append(key)
+            if not 0 <= number < count:
+                missing.add(key)
+    return keys, missing
+
+
+def _as_of(version: int, error: ErrorCode) -> ErrorCode:
+    """The error as a version of the API has it."""
+    return ErrorCode.INVALID_PRODUCER_EPOCH if error == ErrorCode.PRODUCER_FENCED and version < _PRODUCER_FENCED_SINCE else error
 
 
 def _beside_internal(key: TopicPartition, missing: set[TopicPartition]) -> ErrorCode:

@@ -38,21 +38,24 @@ def handler(transactions: TransactionCoordinator) -> HandlerSpec:
         if isinstance(shard, ErrorCode):
             return EndTxnResponse(error_code=shard)
 
+        name, identity, is_commit = request.transactional_id, (request.producer_id, request.producer_epoch), request.committed
+        client_version = EPOCH_BUMPS_SINCE if version >= _BUMPS_SINCE else 0
+        outcome = transactions.at_once.end(shard, name, identity, is_commit=is_commit, client_version=client_version)
+        if outcome is not None:
+            return _response(version, *outcome)
+
         def decide(reply: Pending[EndTxnResponse], effects: Effects) -> None:
             def done(error: ErrorCode, producer_id: ProducerId, producer_epoch: ProducerEpoch, later: Effects) -> None:
-                if error == ErrorCode.PRODUCER_FENCED and version < _PRODUCER_FENCED_SINCE:
-                    error = ErrorCode.INVALID_PRODUCER_EPOCH
-                later.answer(reply, EndTxnResponse(error_code=error, producer_id=producer_id, producer_epoch=producer_epoch))
+                later.answer(reply, _response(version, error, producer_id, producer_epoch))
 
-            shard.state.end(
-                request.transactional_id,
-                (request.producer_id, request.producer_epoch),
-                is_commit=request.committed,
-                client_version=EPOCH_BUMPS_SINCE if version >= _BUMPS_SINCE else 0,
-                effects=effects,
-                done=done,
-            )
+            shard.state.end(name, identity, is_commit=is_commit, client_version=client_version, effects=effects, done=done)
 
         return transactions.decide(shard, decide)
 
     return HandlerSpec(key=ApiKey.END_TXN, handle=handle)
+
+
+def _response(version: int, error: ErrorCode, producer_id: ProducerId, producer_epoch: ProducerEpoch) -> EndTxnResponse:
+    if error == ErrorCode.PRODUCER_FENCED and version < _PRODUCER_FENCED_SINCE:
+        error = ErrorCode.INVALID_PRODUCER_EPOCH
+    return EndTxnResponse(error_code=error, producer_id=producer_id, producer_epoch=producer_epoch)

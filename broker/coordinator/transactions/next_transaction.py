@@ -135,3 +135,26 @@ def ended(known: Transaction, take: Take, *, is_commit: bool, client_version: in
             state.next_producer_id = producer_id
         state.producer_epoch, state.last_producer_epoch = min(known.producer_epoch + 1, EPOCH_MAX), known.producer_epoch
     return state
+
+
+def completed(known: Transaction) -> Transaction:
+    """Return the state after an end, when each partition has its marker: with the producer's next id, where that was taken for it."""
+    state = msgspec.structs.replace(known, state=next_state(known.state, TransactionEvent.ALL_MARKED), partitions=frozenset())
+    if known.next_producer_id != NO_PRODUCER_ID:
+        state.previous_producer_id, state.producer_id = known.producer_id, known.next_producer_id
+        state.next_producer_id, state.producer_epoch = NO_PRODUCER_ID, 0
+    return state
+
+
+def identity_of(state: Transaction) -> tuple[ProducerId, ProducerEpoch]:
+    """The id and epoch with which the producer of a transaction that ends goes on."""
+    if state.next_producer_id != NO_PRODUCER_ID:
+        return state.next_producer_id, 0
+    return state.producer_id, state.producer_epoch
+
+
+def identity_after(known: Transaction | None, error: ErrorCode) -> tuple[ProducerId, ProducerEpoch]:
+    """The id and epoch for the answer to an end that is not begun: those of the producer where it was reached before."""
+    if known is None or error != ErrorCode.NONE:
+        return NO_PRODUCER_ID, NO_PRODUCER_EPOCH
+    return known.producer_id, known.producer_epoch

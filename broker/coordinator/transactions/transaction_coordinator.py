@@ -13,6 +13,7 @@ from lowtide.broker.coordinator.runtime.coordinator_runtime import CoordinatorRu
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.coordinator.runtime.offsets_topic import OffsetsTopic
 from lowtide.broker.coordinator.runtime.shard import CoordinatedTopic, Shard
+from lowtide.broker.coordinator.transactions.at_once import AtOnce
 from lowtide.broker.coordinator.transactions.marker_sender import MARKERS_PURPOSE, MarkerSender, Telling
 from lowtide.broker.coordinator.transactions.marker_writer import MarkerWriter, TransactionEnd
 from lowtide.broker.coordinator.transactions.producer_ids import ProducerIds
@@ -68,6 +69,7 @@ class TransactionCoordinator:
             worker=broker.worker,
             log=broker.log,
         )
+        self.at_once = AtOnce(self._runtime, broker.clock)
 
     # ------------------------------------------------------------------ what the state asks for
     def take_producer_id(self) -> ProducerId | None:
@@ -94,9 +96,12 @@ class TransactionCoordinator:
         return not shard.unloaded and shard.leads
 
     def _on_told(self, shard: Shard[Transactions], transaction: Transaction) -> None:
-        if self._is_ours(shard):
+        if not self._is_ours(shard):
+            return
+        state = shard.state.plan_completion(transaction.transactional_id, transaction.producer_id, transaction.producer_epoch)
+        if state is not None and not self.at_once.complete(shard, state):
             effects = self._runtime.effects()
-            shard.state.complete(transaction.transactional_id, transaction.producer_id, transaction.producer_epoch, effects)
+            shard.state.complete(state, effects)
             self._runtime.carry_out(shard, effects)
 
     # ------------------------------------------------------------------ requests

@@ -20,7 +20,15 @@ import msgspec
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.coordinator.runtime.in_transaction import InTransaction, TransactionEnded
 from lowtide.broker.coordinator.runtime.timers import Timers
-from lowtide.broker.coordinator.transactions.next_transaction import AskedEnd, ended, next_end, next_producer
+from lowtide.broker.coordinator.transactions.next_transaction import (
+    AskedEnd,
+    completed,
+    ended,
+    identity_after,
+    identity_of,
+    next_end,
+    next_producer,
+)
 from lowtide.broker.coordinator.transactions.transaction import EPOCH_BUMPS_SINCE, Transaction, from_value
 from lowtide.broker.coordinator.transactions.transaction_settings import TransactionSettings
 from lowtide.broker.coordinator.transactions.transaction_state import (
@@ -32,7 +40,8 @@ from lowtide.broker.coordinator.transactions.transaction_state import (
 )
 from lowtide.broker.coordinator.transactions.uncommitted import OnError, TransactionChange, UncommittedTransactions
 from lowtide.protocol.errors import ErrorCode, ProtocolError
-from lowtide.protocol.transaction_records import TransactionRecord
+from lowtide.protocol.group_records import CoordinatorRecord
+from lowtide.protocol.transaction_records import TransactionRecord, encode_transaction
 from lowtide.protocol.types import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -60,7 +69,7 @@ class TransactionPorts(Protocol):
         ...
 
     def tell(self, transaction: Transaction) -> None:
-        """Tell its partitions how it ended, and then `Transactions.complete`. It has some."""
+        """Tell its partitions how it ended, and then `Transactions.plan_completion`. It has some."""
         ...
 
 
@@ -115,7 +124,7 @@ class Transactions:
             if transaction.state in ENDING:
                 self._keep(transaction, effects, self._tell_later(transaction.transactional_id, None))
             elif transaction.state is TransactionState.ONGOING:
-                self._watch(transaction, effects)
+                self.watch(transaction, effects.now_ms, effects.wall_ms)
         self._uncommitted.on_loaded(effects)
         self.timers.schedule(_EXPIRY, effects.now_ms + self.settings.expiry_check_interval_ms)
 
@@ -125,12 +134,20 @@ class Transactions:
 
     def _keep(self, state: Transaction, effects: Effects, then: OnError) -> None:
         """Ask for the record of a transactional id; `then` gets whether it is committed."""
-        name = state.transactional_id
-        before = self.transactions.get(name)
+        self._uncommitted.append(state.transactional_id, state, self.record_of(state, effects.wall_ms), effects, then)
+
+    def record_of(self, state: Transaction, wall_ms: int) -> CoordinatorRecord:
+        """The record of what a transactional id becomes now. What it is follows from `note`, when that is appended."""
+        before = self.transactions.get(state.transactional_id)
         if before is not None:
             before.check_may_become(state.state)
-        state.updated_ms = effects.wall_ms
-        self._uncommitted.append(name, state, effects, then)
+        state.updated_ms = wall_ms
+        return state.as_record()
+
+    def take(self, state: Transaction, offset: Offset) -> None:
+        """As `note`, of a record that was committed with its append: the id was never changing."""
+        self._uncommitted.note(offset)
+        self.transactions[state.transactional_id] = state
 
     # ------------------------------------------------------------------ producers
     def init_producer_id(
@@ -205,30 +222,44 @@ class Transactions:
 
         Errors: INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, and those of `append_error`.
         """
-        # An end that isn't complete comes first: the producer may have its next epoch or id already.
-        found = ErrorCode.CONCURRENT_TRANSACTIONS if self._is_changing(transactional_id) else self._check(transactional_id, *identity)
-        if isinstance(found, ErrorCode):
-            done(found, effects)
+        state = self.plan_partitions(transactional_id, identity, frozenset(partitions), client_version, effects.wall_ms)
+        if isinstance(state, ErrorCode):
+            done(state, effects)
             return
-        added = frozenset(partitions)
-        if found.state is TransactionState.ONGOING and added <= found.partitions:
-            done(ErrorCode.NONE, effects)
-            return
-        begins = found.state is not TransactionState.ONGOING
-        state = msgspec.structs.replace(
-            found,
-            state=next_state(found.state, TransactionEvent.ADD),
-            partitions=found.partitions | added,
-            started_ms=effects.wall_ms if begins else found.started_ms,
-            client_version=client_version,
-        )
+        begins = self.transactions[transactional_id].state is not TransactionState.ONGOING
 
         def kept(error: ErrorCode, later: Effects) -> None:
             if begins and self.transactions.get(transactional_id) is state:  # What took too long to commit is in the log all the same.
-                self._watch(state, later)
+                self.watch(state, later.now_ms, later.wall_ms)
             done(error, later)
 
         self._keep(state, effects, kept)
+
+    def plan_partitions(
+        self,
+        transactional_id: str,
+        identity: tuple[ProducerId, ProducerEpoch],
+        added: frozenset[TopicPartition],
+        client_version: int,
+        wall_ms: int,
+    ) -> Transaction | ErrorCode:
+        """Return the state that adding partitions leads to, or NONE where they are there. Errors: the first four of `add_partitions`."""
+        # An end that isn't complete comes first: the producer may have its next epoch or id already.
+        if self._is_changing(transactional_id):
+            return ErrorCode.CONCURRENT_TRANSACTIONS
+        found = self._check(transactional_id, *identity)
+        if isinstance(found, ErrorCode):
+            return found
+        begins = found.state is not TransactionState.ONGOING
+        if not begins and added <= found.partitions:
+            return ErrorCode.NONE
+        return msgspec.structs.replace(
+            found,
+            state=next_state(found.state, TransactionEvent.ADD),
+            partitions=found.partitions | added,
+            started_ms=wall_ms if begins else found.started_ms,
+            client_version=client_version,
+        )
 
     # ------------------------------------------------------------------ ends
     def end(
@@ -246,27 +277,28 @@ class Transactions:
         Errors: INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, INVALID_TXN_STATE,
         COORDINATOR_LOAD_IN_PROGRESS where no producer id is at hand, and those of `append_error`.
         """
-        known, asked = self.transactions.get(transactional_id), AskedEnd(*identity, is_commit, client_version)
-        outcome: Transaction | ErrorCode = ErrorCode.INVALID_REQUEST
-        if transactional_id:
-            outcome = next_end(known, asked, self._ports.take_producer_id, is_changing=self._is_changing(transactional_id))
-        if isinstance(outcome, ErrorCode):
-            given = (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
-            if outcome == ErrorCode.NONE and known is not None:
-                given = (known.producer_id, known.producer_epoch)
-            done(outcome, *given, effects)
+        state = self.plan_end(transactional_id, identity, is_commit=is_commit, client_version=client_version)
+        if isinstance(state, ErrorCode):
+            done(state, *identity_after(self.transactions.get(transactional_id), state), effects)
             return
-        state = outcome
 
         def ended(error: ErrorCode, later: Effects) -> None:
-            if error != ErrorCode.NONE:
-                done(error, NO_PRODUCER_ID, NO_PRODUCER_EPOCH, later)
-            elif state.next_producer_id != NO_PRODUCER_ID:
-                done(error, state.next_producer_id, 0, later)
-            else:
-                done(error, state.producer_id, state.producer_epoch, later)
+            given = identity_of(state) if error == ErrorCode.NONE else (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+            done(error, *given, later)
 
         self._keep(state, effects, self._tell_later(transactional_id, ended))
+
+    def plan_end(
+        self, transactional_id: str, identity: tuple[ProducerId, ProducerEpoch], *, is_commit: bool, client_version: int
+    ) -> Transaction | ErrorCode:
+        """Return the state that an end leads to, or NONE where it has been reached before.
+
+        Errors: INVALID_REQUEST, and those of `next_end`.
+        """
+        if not transactional_id:
+            return ErrorCode.INVALID_REQUEST
+        known, asked = self.transactions.get(transactional_id), AskedEnd(*identity, is_commit, client_version)
+        return next_end(known, asked, self._ports.take_producer_id, is_changing=self._is_changing(transactional_id))
 
     def _fence(self, known: Transaction, effects: Effects, then: OnError) -> None:
         """Abort an open transaction with an epoch that its producer doesn't have, but may ask for until another producer comes.
@@ -293,46 +325,43 @@ class Transactions:
                 # What was appended may count all the same, and what was not is due again.
                 self.timers.schedule(("retry", name), later.now_ms + RETRY_MS)
             elif transaction.partitions:
-                self.timers.cancel(("timeout", name))
-                if name not in self._being_told:
-                    self._being_told.add(name)
-                    self._ports.tell(transaction)
+                self.tell(transaction)
             else:
                 self.timers.cancel(("timeout", name))
-                self._complete(transaction, later)
+                self.complete(completed(transaction), later)
 
         return kept
 
-    def complete(self, transactional_id: str, producer_id: ProducerId, producer_epoch: ProducerEpoch, effects: Effects) -> None:
-        """All partitions of a transaction that ended in this epoch have its markers."""
+    def tell(self, transaction: Transaction) -> None:
+        """The end is committed: send markers to its partitions, of which there are some."""
+        name = transaction.transactional_id
+        self.timers.cancel(("timeout", name))
+        if name not in self._being_told:
+            self._being_told.add(name)
+            self._ports.tell(transaction)
+
+    def plan_completion(self, transactional_id: str, producer_id: ProducerId, producer_epoch: ProducerEpoch) -> Transaction | None:
+        """Return the state after all markers of the end in this epoch; None where it isn't ending so, or a record of it is on its way."""
         known = self.transactions.get(transactional_id)
         if known is None or known.state not in ENDING or (known.producer_id, known.producer_epoch) != (producer_id, producer_epoch):
-            return
+            return None
         self._being_told.discard(transactional_id)
-        if not self._uncommitted.has_record_of(transactional_id):
-            self._complete(known, effects)
+        return None if self._uncommitted.has_record_of(transactional_id) else completed(known)
 
-    def _complete(self, known: Transaction, effects: Effects) -> None:
-        state = msgspec.structs.replace(
-            known,
-            state=next_state(known.state, TransactionEvent.ALL_MARKED),
-            partitions=frozenset(),
-        )
-        if known.next_producer_id != NO_PRODUCER_ID:
-            state.previous_producer_id, state.producer_id = known.producer_id, known.next_producer_id
-            state.next_producer_id, state.producer_epoch = NO_PRODUCER_ID, 0
+    def complete(self, state: Transaction, effects: Effects) -> None:
+        """Keep the state after all markers."""
 
         def kept(error: ErrorCode, later: Effects) -> None:
             if error != ErrorCode.NONE:
-                self.timers.schedule(("retry", known.transactional_id), later.now_ms + RETRY_MS)
+                self.timers.schedule(("retry", state.transactional_id), later.now_ms + RETRY_MS)
 
         self._keep(state, effects, kept)
 
     # ------------------------------------------------------------------ time
-    def _watch(self, transaction: Transaction, effects: Effects) -> None:
+    def watch(self, transaction: Transaction, now_ms: int, wall_ms: int) -> None:
         """End an open transaction when its time is up, in any case that long from now: the wall clock may be wrong, or have been."""
-        left_ms = min(transaction.started_ms + transaction.timeout_ms - effects.wall_ms, transaction.timeout_ms)
-        self.timers.schedule(("timeout", transaction.transactional_id), effects.now_ms + max(left_ms, 0))
+        left_ms = min(transaction.started_ms + transaction.timeout_ms - wall_ms, transaction.timeout_ms)
+        self.timers.schedule(("timeout", transaction.transactional_id), now_ms + max(left_ms, 0))
 
     def on_timer(self, key: TimerKey, effects: Effects) -> None:
         """Something is due."""
@@ -349,7 +378,7 @@ class Transactions:
         elif transaction.state is TransactionState.ONGOING and kind == "timeout":
             self._on_too_old(transaction, effects)
         elif transaction.state is TransactionState.ONGOING and self.timers.deadline_of(("timeout", name)) is None:
-            self._watch(transaction, effects)
+            self.watch(transaction, effects.now_ms, effects.wall_ms)
         elif transaction.state in ENDING and kind == "retry" and name not in self._being_told:
             self._keep(transaction, effects, self._tell_later(name, None))
 
@@ -364,7 +393,7 @@ class Transactions:
         oldest = effects.wall_ms - self.settings.id_expiration_ms
         for name, transaction in list(self.transactions.items()):
             if transaction.state in IDLE and transaction.updated_ms <= oldest and not self._uncommitted.includes(name):
-                self._uncommitted.append(name, None, effects, _nothing)
+                self._uncommitted.append(name, None, encode_transaction(name, None), effects, _nothing)
 
 
 def _nothing(_error: ErrorCode, _effects: Effects) -> None:

@@ -17,7 +17,7 @@ import msgspec
 from lowtide.broker.coordinator.runtime.effects import Effects, append_error
 from lowtide.broker.coordinator.transactions.transaction import Transaction
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.transaction_records import encode_transaction
+from lowtide.protocol.group_records import CoordinatorRecord
 from lowtide.protocol.types import UNKNOWN_OFFSET, Offset
 
 OnError: TypeAlias = Callable[[ErrorCode, Effects], None]
@@ -60,9 +60,9 @@ class UncommittedTransactions:
         """Whether a record about a transactional id was appended since the load, and isn't committed yet."""
         return transactional_id in self._names
 
-    def append(self, name: str, state: Transaction | None, effects: Effects, then: OnError) -> None:
-        """Ask for the record of a transactional id, or with None for that which takes it back; `then` gets whether it is committed."""
-        effects.records.append(state.as_record() if state is not None else encode_transaction(name, None))
+    def append(self, name: str, state: Transaction | None, record: CoordinatorRecord, effects: Effects, then: OnError) -> None:
+        """Ask for the record of a transactional id, without a state for that which takes it back; `then` gets whether it is committed."""
+        effects.records.append(record)
         effects.changes.append(TransactionChange(name, state))
         self._names.add(name)
 
