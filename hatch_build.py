@@ -39,6 +39,8 @@ SOURCES = (
     "protocol/native/rows.c",
     "protocol/native/runs.c",
     "protocol/native/syncs.c",
+    "protocol/native/transact.c",
+    "protocol/native/transactions.c",
     "protocol/native/walks.c",
 )
 MODULE = "protocol/native/walk.abi3.so"

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 
 from lowtide.broker.coordinator.runtime.effects import Effects
+from lowtide.broker.coordinator.transactions.small_transaction import small_added_partitions
 from lowtide.broker.coordinator.transactions.transaction import EPOCH_BUMPS_SINCE
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
 from lowtide.broker.network.routes import HandlerSpec
@@ -102,7 +103,7 @@ def handler(transactions: TransactionCoordinator) -> HandlerSpec:
             errors.listen(partial(answered, index))
         return pending
 
-    return HandlerSpec(key=ApiKey.ADD_PARTITIONS_TO_TXN, handle=handle)
+    return HandlerSpec(key=ApiKey.ADD_PARTITIONS_TO_TXN, handle=handle, quick=small_added_partitions(transactions))
 
 
 def _partitions(

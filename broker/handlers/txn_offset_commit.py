@@ -23,6 +23,7 @@ from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.groups.group_shard import Groups
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.coordinator.runtime.shard import Shard
+from lowtide.broker.coordinator.transactions.small_transaction import small_transactional_commit
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
 from lowtide.broker.coordinator.transactions.transaction_verifier import TransactionVerifier, told_to_committer
 from lowtide.broker.network.routes import HandlerSpec
@@ -157,4 +158,4 @@ def handler(groups: GroupCoordinator, transactions: TransactionCoordinator) -> H
     def handle(request: TxnOffsetCommitRequest, context: RequestContext) -> TxnOffsetCommitResponse | Pending[TxnOffsetCommitResponse]:
         return _Commit(groups, request, context.api_version).start(verifier)
 
-    return HandlerSpec(key=ApiKey.TXN_OFFSET_COMMIT, handle=handle)
+    return HandlerSpec(key=ApiKey.TXN_OFFSET_COMMIT, handle=handle, quick=small_transactional_commit(groups, verifier))

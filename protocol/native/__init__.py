@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from lowtide.protocol.column_walk import BatchRecords
 
-VERSION: Final = 8
+VERSION: Final = 9
 """That of the functions below. A module of another one is left from another version's sources, and isn't used."""
 
 PURE_VARIABLE: Final = "LOWTIDE_PURE"
@@ -58,6 +58,19 @@ CommittedRow = tuple[int, int, int]
 SmallCommit = tuple[str, int, str, str | None, int, str | bytes, int, tuple[CommittedRow, ...], bytes]
 """Group, generation, member and group instance id, version, topic (its name, or its id where the version has ids), the largest partition,
 the offsets, none of which has metadata, and the frame that answers where all were kept. Partitions aren't below 0."""
+
+AddedPartitions = tuple[str, int, int, str, int, tuple[int, ...], bytes]
+"""Transactional id, producer id and epoch, topic, the largest partition, the partitions, each once and none below 0, and the frame that
+answers where all were added."""
+
+AddedOffsets = tuple[str, int, int, str, bytes]
+"""Transactional id, producer id and epoch, group, and the frame that answers where there is no error."""
+
+EndOfTransaction = tuple[str, int, int, bool, bytes]
+"""Transactional id, producer id and epoch, whether it commits, and the frame that answers where there is no error."""
+
+TransactionalCommit = tuple[str, int, int, str, int, str, str | None, int, str | bytes, int, tuple[CommittedRow, ...], bytes]
+"""Transactional id, producer id and epoch, and then the fields of a `SmallCommit`."""
 
 SmallHeartbeat = tuple[str, int, str, str | None, bytes]
 """Group, generation, member and group instance id, and the frame that answers where there is no error."""
@@ -165,6 +178,18 @@ class CompiledWalk(Protocol):
 
     def read_commit(self, buffer: Buffer, start: int, stop: int, /) -> SmallCommit | None:
         """The OffsetCommit request in `buffer[start:stop]`, header included: of one topic, without metadata and a time to keep them."""
+
+    def read_added_partitions(self, buffer: Buffer, start: int, stop: int, /) -> AddedPartitions | None:
+        """The AddPartitionsToTxn request in `buffer[start:stop]`, header included: of one topic, in a version for producers."""
+
+    def read_added_offsets(self, buffer: Buffer, start: int, stop: int, /) -> AddedOffsets | None:
+        """The AddOffsetsToTxn request in `buffer[start:stop]`, header included."""
+
+    def read_transactional_commit(self, buffer: Buffer, start: int, stop: int, /) -> TransactionalCommit | None:
+        """The TxnOffsetCommit request in `buffer[start:stop]`, header included: of one topic, without metadata."""
+
+    def read_end(self, buffer: Buffer, start: int, stop: int, /) -> EndOfTransaction | None:
+        """The EndTxn request in `buffer[start:stop]`, header included, in a version whose answer has no identity."""
 
     def read_heartbeat(self, buffer: Buffer, start: int, stop: int, /) -> SmallHeartbeat | None:
         """The Heartbeat request in `buffer[start:stop]`, header included."""

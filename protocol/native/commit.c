@@ -26,38 +26,6 @@
 #define HEARTBEAT_FLEXIBLE_SINCE 4
 
 /* ---------------------------------------------------------------- reading */
-static bool take_string(struct rest *rest, bool is_flexible, struct text *text)
-{
-    size_t size;
-    if (!take_length(rest, is_flexible, 2, &size) || size > INT16_MAX || !take_text(rest, size, &text->bytes)) {
-        return false;
-    }
-    text->size = (int32_t)size;
-    return true;
-}
-
-/* Whether the next field is null; it is taken then. */
-static bool take_null(struct rest *rest, bool is_flexible)
-{
-    static const uint8_t null[2] = {0xff, 0xff};
-    size_t size = is_flexible ? 1 : 2;
-    if (!rest->is_sound || (size_t)(rest->end - rest->at) < size || (is_flexible ? *rest->at != 0 : memcmp(rest->at, null, 2) != 0)) {
-        return false;
-    }
-    rest->at += size;
-    return true;
-}
-
-static bool take_nullable(struct rest *rest, bool is_flexible, struct text *text)
-{
-    if (take_null(rest, is_flexible)) {
-        text->bytes = NULL;
-        text->size = -1;
-        return true;
-    }
-    return take_string(rest, is_flexible, text);
-}
-
 /* What an API and its versions differ in. */
 struct form {
     int16_t api_key, first_version, last_version, instances_since, flexible_since;
@@ -82,10 +50,10 @@ static bool take_member(const uint8_t *frame, size_t size, const struct form *fo
            (head.version < form->instances_since || take_nullable(rest, is_flexible, &member->instance));
 }
 
-static bool take_topic(struct rest *rest, bool is_flexible, int16_t version, struct text *topic)
+static bool take_topic(struct rest *rest, const struct small_commit *commit, struct text *topic)
 {
-    if (version < COMMIT_TOPIC_IDS_SINCE) {
-        return take_string(rest, is_flexible, topic) && topic->size > 0;
+    if (!commit->has_topic_id) {
+        return take_string(rest, commit->is_flexible, topic) && topic->size > 0;
     }
     static const uint8_t no_topic_id[COMMIT_TOPIC_ID_BYTES];
     topic->bytes = take(rest, COMMIT_TOPIC_ID_BYTES);
@@ -93,13 +61,35 @@ static bool take_topic(struct rest *rest, bool is_flexible, int16_t version, str
     return rest->is_sound && memcmp(topic->bytes, no_topic_id, COMMIT_TOPIC_ID_BYTES) != 0;
 }
 
-static bool take_offset(struct rest *rest, bool is_flexible, int16_t version, struct committed_offset *row)
+static bool take_offset(struct rest *rest, bool is_flexible, bool has_leader_epochs, struct committed_offset *row)
 {
     struct text metadata;
     row->partition = int32_at(take(rest, 4));
     row->offset = int64_at(take(rest, 8));
-    row->leader_epoch = version >= LEADER_EPOCHS_SINCE ? int32_at(take(rest, 4)) : NO_LEADER_EPOCH;
+    row->leader_epoch = has_leader_epochs ? int32_at(take(rest, 4)) : NO_LEADER_EPOCH;
     return row->partition >= 0 && take_nullable(rest, is_flexible, &metadata) && metadata.size <= 0 && (!is_flexible || take_byte(rest, 0));
+}
+
+bool take_offsets(struct rest *rest, bool has_leader_epochs, struct small_commit *commit)
+{
+    size_t topics, rows;
+    bool is_flexible = commit->is_flexible;
+    if (!take_length(rest, is_flexible, 4, &topics) || topics != 1 || !take_topic(rest, commit, &commit->topic) ||
+        !take_length(rest, is_flexible, 4, &rows) || rows == 0 || rows > COMMIT_ROWS_MAX) {
+        return false;
+    }
+    commit->count = (int32_t)rows;
+    commit->largest_partition = 0;
+    for (size_t number = 0; number < rows; number++) {
+        struct committed_offset *row = &commit->rows[number];
+        if (!take_offset(rest, is_flexible, has_leader_epochs, row)) {
+            return false;
+        }
+        if (row->partition > commit->largest_partition) {
+            commit->largest_partition = row->partition;
+        }
+    }
+    return take_end(rest, is_flexible, 2); /* Those of the topic and of the request. */
 }
 
 bool read_small_commit(const uint8_t *frame, size_t size, struct small_commit *commit)
@@ -107,65 +97,45 @@ bool read_small_commit(const uint8_t *frame, size_t size, struct small_commit *c
     static const struct form form = {OFFSET_COMMIT, COMMIT_FIRST_VERSION, COMMIT_LAST_VERSION, COMMIT_INSTANCES_SINCE,
                                      COMMIT_FLEXIBLE_SINCE};
     struct rest rest;
-    size_t topics, rows;
     if (!take_member(frame, size, &form, &commit->member, &rest)) {
         return false;
     }
     int16_t version = commit->member.version;
-    bool is_flexible = version >= COMMIT_FLEXIBLE_SINCE;
-    if (version <= RETENTION_LAST_VERSION && int64_at(take(&rest, 8)) != BROKER_RETENTION) {
-        return false;
-    }
-    if (!take_length(&rest, is_flexible, 4, &topics) || topics != 1 || !take_topic(&rest, is_flexible, version, &commit->topic) ||
-        !take_length(&rest, is_flexible, 4, &rows) || rows == 0 || rows > COMMIT_ROWS_MAX) {
-        return false;
-    }
-    commit->count = (int32_t)rows;
-    commit->largest_partition = 0;
-    for (size_t number = 0; number < rows; number++) {
-        struct committed_offset *row = &commit->rows[number];
-        if (!take_offset(&rest, is_flexible, version, row)) {
-            return false;
-        }
-        if (row->partition > commit->largest_partition) {
-            commit->largest_partition = row->partition;
-        }
-    }
-    /* No tagged fields of the topic and of the request, and nothing behind it. */
-    return rest.is_sound && (!is_flexible || (take_byte(&rest, 0) && take_byte(&rest, 0))) && rest.at == rest.end;
+    commit->is_flexible = version >= COMMIT_FLEXIBLE_SINCE;
+    commit->has_throttle = version >= COMMIT_THROTTLE_SINCE;
+    commit->has_topic_id = version >= COMMIT_TOPIC_IDS_SINCE;
+    return (version > RETENTION_LAST_VERSION || int64_at(take(&rest, 8)) == BROKER_RETENTION) &&
+           take_offsets(&rest, version >= LEADER_EPOCHS_SINCE, commit);
 }
 
 bool read_small_heartbeat(const uint8_t *frame, size_t size, struct member *member)
 {
     static const struct form form = {HEARTBEAT, 0, HEARTBEAT_LAST_VERSION, HEARTBEAT_INSTANCES_SINCE, HEARTBEAT_FLEXIBLE_SINCE};
     struct rest rest;
-    return take_member(frame, size, &form, member, &rest) && (member->version < HEARTBEAT_FLEXIBLE_SINCE || take_byte(&rest, 0)) &&
-           rest.is_sound && rest.at == rest.end;
+    return take_member(frame, size, &form, member, &rest) && take_end(&rest, member->version >= HEARTBEAT_FLEXIBLE_SINCE, 1);
 }
 
 /* ---------------------------------------------------------------- answers */
 size_t committed_size(const struct small_commit *commit)
 {
-    int16_t version = commit->member.version;
     size_t rows = (size_t)commit->count, topic = (size_t)commit->topic.size;
     /* Length and correlation id, and of each row partition and error. */
-    size_t size = 8 + (version >= COMMIT_THROTTLE_SINCE ? 4 : 0) + topic;
-    if (version < COMMIT_FLEXIBLE_SINCE) {
+    size_t size = 8 + (commit->has_throttle ? 4 : 0) + topic;
+    if (!commit->is_flexible) {
         return size + 4 + 2 + 4 + rows * 6;
     }
     /* No tags of the header, the topic, each row and the answer; one topic. */
-    return size + 4 + (version < COMMIT_TOPIC_IDS_SINCE ? compact_size(topic + 1) : 0) + compact_size(rows + 1) + rows * 7;
+    return size + 4 + (commit->has_topic_id ? 0 : compact_size(topic + 1)) + compact_size(rows + 1) + rows * 7;
 }
 
 void write_committed(const struct small_commit *commit, uint8_t *out)
 {
-    int16_t version = commit->member.version;
-    bool is_flexible = version >= COMMIT_FLEXIBLE_SINCE;
+    bool is_flexible = commit->is_flexible;
     uint8_t *at = put(out, committed_size(commit) - 4, 4);
     at = put(at, (uint32_t)commit->member.correlation_id, 4);
-    at = put(at, 0, (is_flexible ? 1 : 0) + (version >= COMMIT_THROTTLE_SINCE ? 4 : 0));
+    at = put(at, 0, (is_flexible ? 1 : 0) + (commit->has_throttle ? 4 : 0));
     at = put_length(at, 1, is_flexible, 4);
-    if (version < COMMIT_TOPIC_IDS_SINCE) {
+    if (!commit->has_topic_id) {
         at = put_length(at, (size_t)commit->topic.size, is_flexible, 2);
     }
     memcpy(at, commit->topic.bytes, (size_t)commit->topic.size);

@@ -3,6 +3,8 @@
 #ifndef LOWTIDE_COMMIT_H
 #define LOWTIDE_COMMIT_H
 
+#include "fields.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -12,12 +14,6 @@
 
 #define COMMIT_TOPIC_IDS_SINCE 10
 #define COMMIT_TOPIC_ID_BYTES 16
-
-/* A size of -1 for null. */
-struct text {
-    const uint8_t *bytes;
-    int32_t size;
-};
 
 /* Who asks. All are in ASCII. */
 struct member {
@@ -33,7 +29,8 @@ struct committed_offset {
 
 struct small_commit {
     struct member member;
-    struct text topic; /* its name, or its id where the version has ids */
+    bool is_flexible, has_throttle, has_topic_id; /* what its version has */
+    struct text topic;                            /* its name, or its id where the version has ids */
     int32_t count, largest_partition;
     struct committed_offset rows[COMMIT_ROWS_MAX];
 };
@@ -41,6 +38,9 @@ struct small_commit {
 /* Reads the OffsetCommit request in `frame`: one topic, without metadata, and no time for which offsets are to be kept. False for any
    other. */
 bool read_small_commit(const uint8_t *frame, size_t size, struct small_commit *commit);
+
+/* The rest of a commit, where member and version are known. */
+bool take_offsets(struct rest *rest, bool has_leader_epochs, struct small_commit *commit);
 
 /* The frame that answers it where all offsets were kept: its size, and its bytes. */
 size_t committed_size(const struct small_commit *commit);

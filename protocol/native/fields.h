@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 /* ---------------------------------------------------------------- reading */
 static inline uint64_t number_at(const uint8_t *place, unsigned bytes)
@@ -92,6 +93,55 @@ static inline bool take_text(struct rest *rest, size_t size, const uint8_t **tex
 {
     *text = take(rest, size);
     return rest->is_sound && is_ascii(*text, size);
+}
+
+/* A size of -1 for null. */
+struct text {
+    const uint8_t *bytes;
+    int32_t size;
+};
+
+static inline bool take_string(struct rest *rest, bool is_flexible, struct text *text)
+{
+    size_t size;
+    if (!take_length(rest, is_flexible, 2, &size) || size > INT16_MAX || !take_text(rest, size, &text->bytes)) {
+        return false;
+    }
+    text->size = (int32_t)size;
+    return true;
+}
+
+/* Whether the next field is null; it is taken then. */
+static inline bool take_null(struct rest *rest, bool is_flexible)
+{
+    static const uint8_t null[2] = {0xff, 0xff};
+    size_t size = is_flexible ? 1 : 2;
+    if (!rest->is_sound || (size_t)(rest->end - rest->at) < size || (is_flexible ? *rest->at != 0 : memcmp(rest->at, null, 2) != 0)) {
+        return false;
+    }
+    rest->at += size;
+    return true;
+}
+
+static inline bool take_nullable(struct rest *rest, bool is_flexible, struct text *text)
+{
+    if (take_null(rest, is_flexible)) {
+        text->bytes = NULL;
+        text->size = -1;
+        return true;
+    }
+    return take_string(rest, is_flexible, text);
+}
+
+/* Whether the request ends here, with so many tagged fields that there are none of. */
+static inline bool take_end(struct rest *rest, bool is_flexible, unsigned tags)
+{
+    for (; is_flexible && tags > 0; tags--) {
+        if (!take_byte(rest, 0)) {
+            return false;
+        }
+    }
+    return rest->is_sound && rest->at == rest->end;
 }
 
 /* ---------------------------------------------------------------- writing */

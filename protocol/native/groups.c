@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-static PyObject *text_of(const struct text *text)
+PyObject *text_of(const struct text *text)
 {
     return text->size < 0 ? Py_NewRef(Py_None) : PyUnicode_DecodeUTF8((const char *)text->bytes, text->size, NULL);
 }
@@ -30,7 +30,7 @@ static PyObject *row_of(const struct committed_offset *row)
     return made;
 }
 
-static PyObject *rows_of(const struct small_commit *commit)
+PyObject *rows_of(const struct small_commit *commit)
 {
     PyObject *rows = PyTuple_New(commit->count);
     for (Py_ssize_t number = 0; rows != NULL && number < commit->count; number++) {
@@ -41,15 +41,15 @@ static PyObject *rows_of(const struct small_commit *commit)
     return rows;
 }
 
-static PyObject *topic_of(const struct small_commit *commit)
+PyObject *topic_of(const struct small_commit *commit)
 {
-    if (commit->member.version >= COMMIT_TOPIC_IDS_SINCE) {
+    if (commit->has_topic_id) {
         return PyBytes_FromStringAndSize((const char *)commit->topic.bytes, commit->topic.size);
     }
     return text_of(&commit->topic);
 }
 
-static PyObject *answer_of(const struct small_commit *commit)
+PyObject *committed_answer(const struct small_commit *commit)
 {
     PyObject *answer = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)committed_size(commit));
     if (answer != NULL) {
@@ -73,7 +73,7 @@ PyObject *read_commit(PyObject *module, PyObject *const *arguments, Py_ssize_t g
     PyObject *read = PyTuple_New(9);
     if (read != NULL && (!put_member(read, &commit.member) || !put_number(read, 4, commit.member.version) ||
                          !put_item(read, 5, topic_of(&commit)) || !put_number(read, 6, commit.largest_partition) ||
-                         !put_item(read, 7, rows_of(&commit)) || !put_item(read, 8, answer_of(&commit)))) {
+                         !put_item(read, 7, rows_of(&commit)) || !put_item(read, 8, committed_answer(&commit)))) {
         Py_CLEAR(read);
     }
     release_views(&views);

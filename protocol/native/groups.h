@@ -4,6 +4,13 @@
 #define LOWTIDE_GROUPS_H
 
 #include "arguments.h"
+#include "commit.h"
+
+/* What was read, as Python has it: null with an exception where there is no memory. */
+PyObject *text_of(const struct text *text);
+PyObject *rows_of(const struct small_commit *commit);
+PyObject *topic_of(const struct small_commit *commit);
+PyObject *committed_answer(const struct small_commit *commit);
 
 /* `read_commit(buffer, start, stop)` of the module. */
 PyObject *read_commit(PyObject *module, PyObject *const *arguments, Py_ssize_t given);

@@ -9,12 +9,13 @@
 #include "records.h"
 #include "requests.h"
 #include "syncs.h"
+#include "transactions.h"
 #include "walks.h"
 
 #include <string.h>
 
 /* Counted up with every change of what a function takes or answers: a module of another number isn't used. */
-#define WALK_VERSION 8
+#define WALK_VERSION 9
 
 /* ---------------------------------------------------------------- a batch to columns */
 static bool is_array(PyObject *array, int64_t size)
@@ -424,12 +425,16 @@ static PyMethodDef functions[] = {
     FUNCTION("open_syncs", open_syncs),
     FUNCTION("plain_records", plain_records),
     FUNCTION("produce_answer", produce_answer),
+    FUNCTION("read_added_offsets", read_added_offsets_of),
+    FUNCTION("read_added_partitions", read_added_partitions_of),
     FUNCTION("read_commit", read_commit),
     FUNCTION("read_delete", read_delete),
+    FUNCTION("read_end", read_end_of),
     FUNCTION("read_head", read_head),
     FUNCTION("read_heartbeat", read_heartbeat),
     FUNCTION("read_produce", read_produce),
     FUNCTION("read_run", read_run),
+    FUNCTION("read_transactional_commit", read_transactional_commit_of),
     FUNCTION("retain", retain),
     FUNCTION("run_answer", run_answer),
     FUNCTION("submit_sync", submit_sync),

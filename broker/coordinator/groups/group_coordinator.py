@@ -29,8 +29,9 @@ from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import run_in_slices
 from lowtide.metadata.image import ImageDelta
 from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.group_records import CoordinatorRecord
 from lowtide.protocol.share_state_records import SharePlace
-from lowtide.protocol.types import Offset, TopicId, TopicPartition
+from lowtide.protocol.types import Offset, ProducerEpoch, ProducerId, TopicId, TopicPartition
 from lowtide.replication.partition import Partition
 from lowtide.storage.log.markers import Marker
 
@@ -136,6 +137,20 @@ class GroupCoordinator:
         decision(pending, effects)
         self._runtime.carry_out(shard, effects)
         return pending
+
+    def effects(self) -> Effects:
+        """The beginning of a decision, made now."""
+        return self._runtime.effects()
+
+    def set_timer(self, shard: Shard[Groups]) -> None:
+        """A decision may have set a deadline; `decide` sees to that itself."""
+        self._runtime.set_timer(shard)
+
+    def keep(
+        self, shard: Shard[Groups], records: list[CoordinatorRecord], wall_ms: int, producer: tuple[ProducerId, ProducerEpoch] | None = None
+    ) -> Offset | None:
+        """Append records that are committed with that: see `CoordinatorRuntime.keep`."""
+        return self._runtime.keep(shard, records, wall_ms, producer)
 
     def when_readable(self, shard: Shard[Groups], group_id: str, answer: Callable[[ErrorCode], R]) -> Pending[R]:
         """Answer with what is known of a group now, when all is committed that has a say in it; what comes meanwhile may not be then."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from lowtide.broker.coordinator.runtime.effects import plain_commits
 from lowtide.broker.network.routes import QuickPath
 from lowtide.protocol import native
 from lowtide.protocol.errors import ErrorCode
@@ -45,14 +46,23 @@ def small_commit(groups: GroupCoordinator) -> QuickPath | None:
         if isinstance(shard, ErrorCode) or not shard.state.admission.has_room_for(len(rows)):
             return None
 
+        member = OffsetCommitRequest(
+            group_id=group_id, generation_id_or_member_epoch=generation, member_id=member_id, group_instance_id=instance_id, topics=[]
+        )
+        effects = groups.effects()
+        error = shard.state.admit_commit(member, version, effects)
+        groups.set_timer(shard)
+        if error != ErrorCode.NONE:
+            return _failed(topic, rows, error)
+        if shard.commits_at_once:
+            wall_ms = effects.wall_ms
+            records, change = plain_commits(group_id, topic.name, rows, wall_ms=wall_ms, topic_id=topic.topic_id, encode=encode)
+            offset = groups.keep(shard, records, wall_ms)
+            if offset is not None:
+                shard.state.note(change, offset)
+                return answer
+
         def decide(pending: Pending[Any], effects: Effects) -> None:
-            member = OffsetCommitRequest(
-                group_id=group_id, generation_id_or_member_epoch=generation, member_id=member_id, group_instance_id=instance_id, topics=[]
-            )
-            error = shard.state.admit_commit(member, version, effects)
-            if error != ErrorCode.NONE:
-                effects.answer(pending, _failed(topic, rows, error))
-                return
             effects.keep_plain_offsets(group_id, topic.name, rows, topic_id=topic.topic_id, encode=encode)
             effects.answer_when_committed(pending, answer, lambda error: _failed(topic, rows, error))
 

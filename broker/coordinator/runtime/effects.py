@@ -103,14 +103,9 @@ class Effects:
         self, group: str, topic: str, rows: Sequence[CommittedRow], *, topic_id: TopicId, encode: Callable[..., Any]
     ) -> None:
         """As `keep_offsets`, of at least one, without metadata; `encode` is the compiled form of `OffsetRecords.encode_all`."""
-        common = OffsetRecords(group, topic, commit_timestamp=self.wall_ms, topic_id=topic_id)
-        self.records += encode(common.key_start, common.value_end, rows)
-        now_ms, value = self.wall_ms, OffsetCommitValue
-        values = [
-            (number, value(offset=offset, leader_epoch=leader_epoch, metadata="", commit_timestamp=now_ms, topic_id=topic_id))
-            for number, offset, leader_epoch in rows
-        ]
-        self.changes.append(OffsetCommits(group, topic, values))
+        records, change = plain_commits(group, topic, rows, wall_ms=self.wall_ms, topic_id=topic_id, encode=encode)
+        self.records += records
+        self.changes.append(change)
 
     def keep_group(self, group: str, value: GroupMetadataValue | None) -> None:
         """Ask for the record of a group, or with None for that which takes it back."""
@@ -134,6 +129,19 @@ class Effects:
     def answer_when_committed(self, reply: Reply, response: Any, failed: Callable[[ErrorCode], Any]) -> None:
         """Answer a request when the records are committed; `failed` makes the answer for when they can't be."""
         self.then.append(Promise(reply, response, failed))
+
+
+def plain_commits(
+    group: str, topic: str, rows: Sequence[CommittedRow], *, wall_ms: int, topic_id: TopicId, encode: Callable[..., Any]
+) -> tuple[list[CoordinatorRecord], OffsetCommits]:
+    """The records of offsets without metadata that are committed now, and what they say: see `Effects.keep_plain_offsets`."""
+    common = OffsetRecords(group, topic, commit_timestamp=wall_ms, topic_id=topic_id)
+    value = OffsetCommitValue
+    values = [
+        (number, value(offset=offset, leader_epoch=leader_epoch, metadata="", commit_timestamp=wall_ms, topic_id=topic_id))
+        for number, offset, leader_epoch in rows
+    ]
+    return encode(common.key_start, common.value_end, rows), OffsetCommits(group, topic, values)
 
 
 def append_error(error: ErrorCode) -> ErrorCode:
