@@ -104,7 +104,10 @@ def page(lines: Sequence[Sum], kinds: Sequence[Kind], is_current: Callable[[Kind
     found = [f"- {line.kind}, {line.commit}: {reason}" for line in lines for reason in line.violations]
     parts = ["\n".join(rows), "## Faults that had an effect\n\n| fault | times |\n|---|---|\n" + "\n".join(named)]
     if found:
-        parts.append("## Violations found\n\nEach is fixed: in the broker, or in the test where that was wrong. `tests/sim/found.jsonl` repeats those of drawn faults.\n\n" + "\n".join(found))
+        parts.append(
+            "## Violations found\n\nEach is fixed: in the broker, or in the test where that was wrong. "
+            "`tests/sim/found.jsonl` repeats those of drawn faults.\n\n" + "\n".join(found)
+        )
     return HEAD + "\n" + "\n\n".join([*parts, *others]) + "\n"
 
 
