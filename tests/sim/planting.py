@@ -5,7 +5,7 @@ meant for sees nothing.
 
 `make plants` sets `PLANT_FIRST_SEEDS`: the same tests then count the seeds until the bug is found, from each of these first seeds, and add
 a line to `planted.jsonl` for each, from which `docs/evidence.md` is made. A search that has a line is not repeated; one that found nothing
-goes on where it ended, if `PLANT_SEEDS` asks for more seeds. Of several lines of a search the last counts.
+continues where it ended, if `PLANT_SEEDS` asks for more seeds. Of several lines of a search the last counts.
 """
 
 from __future__ import annotations
