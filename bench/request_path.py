@@ -44,7 +44,7 @@ SIMULATED: Final = (
 )
 """Replacements for the environment of a broker."""
 
-PORTS: Final = ("runtime/clock.py", "runtime/committer.py", "runtime/completions.py", "runtime/durations.py")
+PORTS: Final = ("runtime/clock.py", "runtime/commit_round.py", "runtime/committer.py", "runtime/completions.py", "runtime/durations.py")
 """Replacements for C code and another thread of a real broker: the clocks, and the committer that syncs the journal, with its figures."""
 
 TOPIC: Final = "t"

@@ -1,4 +1,4 @@
 """DeleteRecords beyond its handler: the request that waits, and the quick path of a request for one partition.
 
-Begin at `delayed_delete.py`. The handler is `broker/handlers/delete_records.py`.
+Guards: a delete is answered once, under the leadership that accepted it. Begin with `delayed_delete`.
 """
