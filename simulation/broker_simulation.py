@@ -143,13 +143,17 @@ class Simulation:
         self.node = self.loop.start_node(HOST)
         started: asyncio.Future[None] = self.loop.create_future()
         self.node.spawn(self._serve(started), name=f"life {self.lives}")
+        async with asyncio.timeout(_START_LIMIT_S):
+            await started
+        self.raise_violation()
+
+    async def _start_again(self) -> None:
+        """Begin a life on what a fault has left. Errors: HistoryError if that is a reason not to start."""
         try:
-            async with asyncio.timeout(_START_LIMIT_S):
-                await started
+            await self.start()
         except StorageError as error:
             message = f"S1: the broker can't start on what a crash left: {error}"
             raise HistoryError(message) from error
-        self.raise_violation()
 
     async def _serve(self, started: asyncio.Future[None]) -> None:
         ports = Ports(
@@ -246,7 +250,7 @@ class Simulation:
         stop.set()
         await asyncio.gather(*tasks)
         self.raise_violation()
-        await self.start()
+        await self._start_again()
         if power and not self.flush_each_append:
             self._allow_losses()
         await self.check_all()

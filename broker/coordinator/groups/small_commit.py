@@ -2,7 +2,7 @@
 
 Most commits of most groups are that. The compiled module reads the request, makes the records, and writes the answer; what is decided is
 decided here, in the order of `handlers.offset_commit`, which is the definition. Whatever isn't usual is left to it before anything is
-changed: partitions that don't exist, a coordinator that isn't ready, more offsets than there is room for.
+changed: partitions that don't exist, a coordinator that isn't ready, more offsets than there is room for, an old member epoch.
 """
 
 from __future__ import annotations
@@ -52,6 +52,8 @@ def small_commit(groups: GroupCoordinator) -> QuickPath | None:
         effects = groups.effects()
         error = shard.state.admit_commit(member, version, effects)
         groups.set_timer(shard)
+        if error == ErrorCode.STALE_MEMBER_EPOCH:
+            return None  # It may commit for partitions that it was given before (KIP-1251), which were not looked at.
         if error != ErrorCode.NONE:
             return _failed(topic, rows, error)
         if shard.commits_at_once:

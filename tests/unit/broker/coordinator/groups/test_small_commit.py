@@ -16,6 +16,7 @@ from lowtide.broker.network.routes import QuickPath
 from lowtide.broker.pending import Pending
 from lowtide.protocol import native
 from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, HeartbeatTopicPartitions
 from lowtide.protocol.messages.find_coordinator import FindCoordinatorRequest
 from lowtide.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from lowtide.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
@@ -235,6 +236,38 @@ def test_both_forms_wait_for_the_same_followers(monkeypatch: pytest.MonkeyPatch)
     assert alone - before > 1, "the one without followers did not wait until they were out of sync"
     monkeypatch.setattr(native, "compiled", None)
     assert simulate(with_followers, 3) == compiled
+
+
+async def with_an_old_epoch(groups: Groups) -> None:
+    """A member of a group that the broker assigns commits with its epoch before the last (KIP-1251)."""
+    await groups.ready()
+    member: dict[str, Any] = {"group_id": "assigned", "member_id": "m"}
+    answer = await groups.ask(
+        ConsumerGroupHeartbeatRequest(
+            **member, member_epoch=0, rebalance_timeout_ms=60_000, subscribed_topic_names=["t"], topic_partitions=[]
+        ),
+        1,
+    )
+    given = answer.member_epoch
+    while answer.member_epoch == given:
+        has = [HeartbeatTopicPartitions(topic_id=groups.topic_id, partitions=[0])] if answer.assignment is not None else None
+        names = ["t", "another"] if answer.assignment is None else None
+        await asyncio.sleep(1)
+        answer = await groups.ask(
+            ConsumerGroupHeartbeatRequest(**member, member_epoch=answer.member_epoch, subscribed_topic_names=names, topic_partitions=has), 1
+        )
+    for epoch in range(given - 1, answer.member_epoch + 2):
+        await groups.commit(9, "assigned", ("m", epoch, None))
+
+
+@needs_compiled
+def test_both_forms_let_a_member_commit_what_it_was_given_in_an_older_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = simulate(with_an_old_epoch)
+    monkeypatch.setattr(native, "compiled", None)
+    plain = simulate(with_an_old_epoch)
+    errors = [answer.topics[0].partitions[0].error_code for _, answer in plain[0][-4:]]
+    assert errors == [ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.NONE, ErrorCode.NONE, ErrorCode.STALE_MEMBER_EPOCH]
+    assert compiled == plain
 
 
 @needs_compiled

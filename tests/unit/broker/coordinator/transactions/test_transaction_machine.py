@@ -59,7 +59,7 @@ class World:
 
     @property
     def shard(self) -> Any:
-        return SimpleNamespace(state=self.state)
+        return SimpleNamespace(state=self.state, commits_at_once=True)
 
     def keep(self, _shard: Any, records: list[tuple[bytes, bytes | None]], _wall_ms: int) -> int | None:
         """Two of three records that may be committed with their append are."""
