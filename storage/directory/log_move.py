@@ -353,8 +353,11 @@ class LogMove:
         except OSError as error:
             if not is_passing(error):
                 target.fail(error)
-        # Before anything else becomes durable in that directory, for its committer keeps the order.
+        # Before anything else becomes durable in that directory, for its committer keeps the order. A power cut before that may leave the
+        # source as the partition's log: no producer is answered for what only the copy has on the disk until it is flushed behind the name.
+        future.lower_recovery_point(source.recovery_point)
         self._place.target.committer.submit(Barrier(directories=(target.path,)), partial(self._place.on_named, self))
+        target.flush(future)
         self._place.on_moved(self, future)
 
 

@@ -87,6 +87,10 @@ class LogOffsets:
         self.check_order()
         return True
 
+    def lower_recovery_point(self, offset: Offset) -> None:
+        """What lies at `offset` and above doesn't count as on disk any more, where it did."""
+        self.recovery_point = min(self.recovery_point, max(offset, self.log_start_offset))
+
     def move_log_start(self, offset: Offset) -> bool:
         """Raises the log start to `offset`, and with it what may not lie below it. Returns whether it rose.
 

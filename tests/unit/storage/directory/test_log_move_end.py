@@ -1,0 +1,55 @@
+"""The end of a move between log directories: no producer is answered by what a power cut may leave in a folder with the earlier name."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from lowtide.protocol.types import TopicPartition
+from lowtide.runtime.committer import Barrier
+from lowtide.storage.directory.log_move import LogMove
+from lowtide.storage.log.offsets import LogOffsets
+
+KEY = TopicPartition("t", 0)
+
+
+class Source(LogOffsets):
+    """The log that is moved."""
+
+    topic_partition = KEY
+
+
+class Future(LogOffsets):
+    """Its copy, which has all records."""
+
+    directory = "/b/t-0.x-future"
+
+    def relocate(self, folder: str) -> None:
+        self.directory = folder
+
+    def succeed(self, _source: Any) -> None:
+        """There is nothing besides."""
+
+
+def offsets(kind: type[LogOffsets], recovery_point: int) -> Any:
+    return kind(log_start_offset=0, log_end_offset=10, high_watermark=10, recovery_point=recovery_point)
+
+
+def test_records_that_wait_for_the_disk_wait_for_the_name_of_the_copy() -> None:
+    """A producer of a topic with `flush.messages=1` waits for offset 9, which the copy has synced and its source has not."""
+    seen: list[Any] = []
+    source, future = offsets(Source, 9), offsets(Future, 10)
+    committer = SimpleNamespace(submit=lambda barrier, _on_done: seen.append(barrier))
+    target = SimpleNamespace(
+        path="/b",
+        partitions=SimpleNamespace(futures={KEY: future}),
+        flush=lambda log: seen.append((log, log.recovery_point)),
+    )
+    place: Any = SimpleNamespace(
+        target=SimpleNamespace(filesystem=SimpleNamespace(rename=lambda *_: None), committer=committer),
+        on_named=lambda *_: None,
+        on_moved=lambda _move, log: seen.append(log.recovery_point),
+    )
+    LogMove(source, target, place, future=future)._swap(future)  # type: ignore[arg-type]
+    # The name, then the flush, which the committer answers after it. What looks at the log meanwhile sees what the source had.
+    assert seen == [Barrier(directories=("/b",)), (future, 9), 9]
