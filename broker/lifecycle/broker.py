@@ -264,7 +264,8 @@ class Broker:
             await self._session.close()
         await self._tasks.cancel_all()
         if self.serving is not None:
-            self.serving.replicas.leave()
+            # The logs are being closed: what a worker brings from now on finds none to append to.
+            self.serving.replicas.partitions.clear()
         if self._log_manager is not None:
             if clean:
                 await self._log_manager_closed(self._log_manager)

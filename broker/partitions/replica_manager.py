@@ -259,20 +259,17 @@ class ReplicaManager:
         try:
             then()
         finally:
-            self._tell_of_log_starts(increments)
-
-    def _tell_of_log_starts(self, increments: Sequence[LogStartIncrement]) -> None:
-        for log, _ in increments:
-            key = log.topic_partition
-            partition = self.partitions.get(key)
-            if partition is not None and partition.topic_id == log.topic_id:  # The log may be in another directory by now.
-                partition.tell(PartitionChange.LOG_START)
-                self.waiting.follower_fetches.release(key)
-        leaving = [log for log, _ in increments if log.leaves_much]
-        if leaving:
-            self.log_manager.directories.answers.hold(leaving, partial(self._wake_deletes, increments))
-        else:
-            self._wake_deletes(increments)
+            for log, _ in increments:
+                key = log.topic_partition
+                partition = self.partitions.get(key)
+                if partition is not None and partition.topic_id == log.topic_id:  # The log may be in another directory by now.
+                    partition.tell(PartitionChange.LOG_START)
+                    self.waiting.follower_fetches.release(key)
+            leaving = [log for log, _ in increments if log.leaves_much]
+            if leaving:
+                self.log_manager.directories.answers.hold(leaving, partial(self._wake_deletes, increments))
+            else:
+                self._wake_deletes(increments)
 
     def _wake_deletes(self, increments: Sequence[LogStartIncrement]) -> None:
         for log, _ in increments:
@@ -330,10 +327,6 @@ class ReplicaManager:
         """Answer all that waits."""
         self.led.close()
         self.waiting.close()
-
-    def leave(self) -> None:
-        """Serve no partition any more: the logs are being closed, and what a worker brings from now on finds none to append to."""
-        self.partitions.clear()
 
     def _on_log_moved(self, old: Log, new: Log) -> None:
         """A log is in another directory from now on. A delete that the old one's journal is about to have is repeated."""

@@ -80,13 +80,11 @@ SmallDelete = tuple[str | None, str, int, int, int, bool, bytes]
 offset is both the low watermark and the leader's log start. Partition and offset aren't below 0."""
 
 
-class CompiledWalk(Protocol):
-    """The module. Where a function answers None, the plain form decides."""
-
-    VERSION: int
+class CompiledSyncs(Protocol):
+    """Its functions for a thread that syncs files: see `runtime.quick_syncs`, which uses them."""
 
     def open_syncs(self) -> tuple[Any, int] | None:
-        """As the following four: see `runtime.quick_syncs`, which uses them. None where the system has no such thread."""
+        """None where the system has no such thread."""
 
     def submit_sync(self, syncs: Any, descriptor: int, /) -> bool: ...
 
@@ -95,6 +93,12 @@ class CompiledWalk(Protocol):
     def wait_synced(self, syncs: Any, /) -> None: ...
 
     def close_syncs(self, syncs: Any, /) -> None: ...
+
+
+class CompiledWalk(CompiledSyncs, Protocol):
+    """The module. Where a function answers None, the plain form decides."""
+
+    VERSION: int
 
     def walk_records(self, records: Buffer, count: int, /) -> tuple[int, int, int, bool, bool] | None:
         """The fields of `storage.log.record_walk.RecordWalk`."""

@@ -40,7 +40,7 @@ def visible_before_durable(patch: Patch) -> None:
     def request(self: Any, increments: Any, on_durable: Any) -> None:
         original(self, increments, on_durable)
         for log, offset in increments:
-            self._make_log_start_visible(log, offset)
+            self._make_log_start_visible(log, offset, [])
 
     patch.setattr(log_starts.DirectoryLogStarts, "request_log_starts", request)
 
