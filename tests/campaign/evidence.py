@@ -84,19 +84,20 @@ def sums(name: str, entries: Iterable[ledger.Entry]) -> list[Sum]:
 def page(lines: Sequence[Sum], kinds: Sequence[Kind], is_current: Callable[[Kind, str], bool], *others: str) -> str:
     """The page of these lines, then `others`. `is_current` says whether runs of a kind at a commit still stand for the tree."""
     rows = [
-        "| kind | current seeds | seeds | CPU hours | faults | states | violations found | last run |",
-        "|---|---|---|---|---|---|---|---|",
+        "| kind | current seeds | seeds | CPU hours | seeds a core would do in a day | faults | states | violations found | last run |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for kind in kinds:
         of_kind = [line for line in lines if line.kind == kind.name]
         if not of_kind:
-            rows.append(f"| {kind.name} | 0 | 0 | 0 | 0 | | 0 | never |")
+            rows.append(f"| {kind.name} | 0 | 0 | 0 | | 0 | | 0 | never |")
             continue
         current = sum(line.seeds for line in of_kind if is_current(kind, line.commit))
         seeds, hours = sum(line.seeds for line in of_kind), sum(line.cpu_seconds for line in of_kind) / 3600
         faults, states = sum(sum(line.faults.values()) for line in of_kind), sum(line.states for line in of_kind)
         violations, last = sum(len(line.violations) for line in of_kind), max(line.last for line in of_kind)[:10]
-        rows.append(f"| {kind.name} | {current:,} | {seeds:,} | {hours:,.1f} | {faults:,} | {states or ''} | {violations} | {last} |")
+        figures = f"{current:,} | {seeds:,} | {hours:,.2f} | {seeds / hours * 24 if hours else 0:,.0f} | {faults:,} | {states or ''}"
+        rows.append(f"| {kind.name} | {figures} | {violations} | {last} |")
     struck = Counter[str]()
     for line in lines:
         struck.update(line.faults)

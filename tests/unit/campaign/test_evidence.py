@@ -43,9 +43,9 @@ def test_a_run_of_a_changed_tree_is_no_evidence():
 def test_the_page_tells_what_is_current():
     lines = evidence.sums("1", [entry("cluster", "old", 0), entry("cluster", "new", 20), entry("kill", "old", 0, broken=True)])
     text = evidence.page(lines, KINDS, lambda _kind, commit: commit == "new")
-    assert "| cluster | 20 | 40 | 1.0 | 4 | 6 | 0 | 2026-01-21 |" in text
-    assert "| kill | 0 | 20 | 0.5 | 2 | 3 | 1 | 2026-01-01 |" in text
-    assert "| compiled walk | 0 | 0 | 0 | 0 | | 0 | never |" in text
+    assert "| cluster | 20 | 40 | 1.00 | 960 | 4 | 6 | 0 | 2026-01-21 |" in text
+    assert "| kill | 0 | 20 | 0.50 | 960 | 2 | 3 | 1 | 2026-01-01 |" in text
+    assert "| compiled walk | 0 | 0 | 0 | | 0 | | 0 | never |" in text
     assert "- kill, old: D1: a" in text
     assert "| kill | 6 |" in text
 
@@ -79,5 +79,5 @@ def test_the_published_page_has_the_sums_of_the_tree():
     text, lines = evidence.PAGE.read_text(encoding="utf-8"), evidence.load()
     for kind in KINDS:
         seeds = sum(line.seeds for line in lines if line.kind == kind.name)
-        row = next(row for row in text.splitlines() if row.startswith(f"| {kind.name} | ") and row.count("|") == 9)
+        row = next(row for row in text.splitlines() if row.startswith(f"| {kind.name} | ") and row.count("|") == 10)
         assert row.split("|")[3].strip() == f"{seeds:,}"
