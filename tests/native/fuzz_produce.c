@@ -162,13 +162,6 @@ static void try_run(const uint8_t *bytes, size_t size, size_t whole)
     free(input);
 }
 
-static void mutate(uint8_t *bytes, size_t size)
-{
-    for (uint64_t changes = next() % 3; changes > 0; changes--) {
-        bytes[next() % size] = (uint8_t)(next() % 4 == 0 ? 0xff - next() % 3 : next() % 2 ? next() % 4 : next());
-    }
-}
-
 int main(int count, char **arguments)
 {
     long seconds = count > 1 ? atol(arguments[1]) : 10;
@@ -182,13 +175,11 @@ int main(int count, char **arguments)
         size_t frames = 1 + (next() % 8 ? next() % 4 : next() % FRAMES_MAX), together = write_run(bytes, frame, size, frames);
         try_run(bytes, together, frames);
         for (unsigned again = next() % 8; again > 0; again--) {
-            mutate(bytes, together);
-            try_run(bytes, next() % 4 == 0 ? next() % (together + 1) : together, 0);
+            try_run(bytes, mutate(bytes, together), 0);
         }
         /* Some times more with other bytes: most of the work is to write it. */
         for (unsigned again = next() % 16; again > 0; again--) {
-            mutate(frame, size);
-            try_request(frame, next() % 4 == 0 ? next() % (size + 1) : size, 0);
+            try_request(frame, mutate(frame, size), 0);
         }
     }
     printf("%lu runs from seed %llu\n", runs, (unsigned long long)seed);

@@ -8,28 +8,6 @@
 
 #define FRAME_BYTES 8192
 
-static uint8_t *write_name(uint8_t *at, size_t size, int is_flexible)
-{
-    at = write_length(at, size, is_flexible, 2);
-    memset(at, 'a' + (int)(next() % 26), size);
-    return at + size;
-}
-
-static uint8_t *write_null(uint8_t *at, int is_flexible)
-{
-    return is_flexible ? write_number(at, 0, 1) : write_number(at, UINT16_MAX, 2);
-}
-
-static uint8_t *write_head(uint8_t *at, unsigned key, unsigned version, int is_flexible)
-{
-    at = write_number(at, key, 2);
-    at = write_number(at, version, 2);
-    at = write_number(at, next(), 4);
-    at = next() % 4 ? write_name(at, next() % 20, 0) : write_number(at, UINT16_MAX, 2);
-    at = write_number(at, 0, is_flexible ? 1 : 0);
-    return write_name(at, next() % 16 ? next() % 20 : next() % 240, is_flexible);
-}
-
 static uint8_t *write_producer(uint8_t *at)
 {
     return write_number(write_number(at, next(), 8), next(), 2);
@@ -77,6 +55,7 @@ static size_t write_request(uint8_t *frame, unsigned api)
     unsigned version = (unsigned)(next() % versions[api]);
     int is_flexible = version >= 3;
     uint8_t *at = write_head(frame, keys[api], version, is_flexible);
+    at = write_name(at, next() % 16 ? next() % 20 : next() % 240, is_flexible);
     if (api == 3) {
         at = write_producer(write_name(at, next() % 20, is_flexible));
         if (version >= 3) {
@@ -98,18 +77,12 @@ static void check_text(const struct text *text, const uint8_t *input, size_t siz
     CHECK(text->size <= 0 || (text->bytes >= input && text->bytes + text->size <= input + size));
 }
 
-static void check_answer(uint8_t *answer, size_t size)
-{
-    CHECK(answer[0] == 0 && ((size_t)answer[1] << 16 | (size_t)answer[2] << 8 | answer[3]) == size - 4);
-    CHECK(answer[size - 1] == 0);
-    free(answer);
-}
-
 static void check_done(const struct transaction *transaction, const uint8_t *input, size_t size)
 {
     uint8_t *answer = room(DONE_BYTES_MAX);
     check_text(&transaction->id, input, size);
     check_answer(answer, write_done(transaction, answer));
+    free(answer);
 }
 
 static void check_added(const struct added_partitions *added, const uint8_t *input, size_t size)
@@ -123,6 +96,7 @@ static void check_added(const struct added_partitions *added, const uint8_t *inp
     uint8_t *answer = room((int64_t)added_size(added));
     write_added(added, answer);
     check_answer(answer, added_size(added));
+    free(answer);
 }
 
 static void check_commit(const struct small_commit *commit, const uint8_t *input, size_t size)
@@ -135,6 +109,7 @@ static void check_commit(const struct small_commit *commit, const uint8_t *input
     uint8_t *answer = room((int64_t)committed_size(commit));
     write_committed(commit, answer);
     check_answer(answer, committed_size(commit));
+    free(answer);
 }
 
 static unsigned long runs;
@@ -187,10 +162,7 @@ int main(int count, char **arguments)
         try_request(frame, size, api);
         /* Some times more with other bytes: most of the work is to write it. */
         for (unsigned again = next() % 16; again > 0; again--) {
-            for (uint64_t changes = next() % 3; changes > 0; changes--) {
-                frame[next() % size] = (uint8_t)(next() % 4 == 0 ? 0xff - next() % 3 : next() % 2 ? next() % 4 : next());
-            }
-            try_request(frame, next() % 4 == 0 ? next() % (size + 1) : size, 4);
+            try_request(frame, mutate(frame, size), 4);
         }
     }
     printf("%lu runs from seed %llu\n", runs, (unsigned long long)seed);

@@ -65,4 +65,42 @@ static inline uint8_t *write_length(uint8_t *at, size_t length, int is_flexible,
     return at;
 }
 
+static inline uint8_t *write_name(uint8_t *at, size_t size, int is_flexible)
+{
+    at = write_length(at, size, is_flexible, 2);
+    memset(at, 'a' + (int)(next() % 26), size);
+    return at + size;
+}
+
+static inline uint8_t *write_null(uint8_t *at, int is_flexible)
+{
+    return is_flexible ? write_number(at, 0, 1) : write_number(at, UINT16_MAX, 2);
+}
+
+/* The header of a request: API key, version, correlation id, and a client id that may be null. */
+static inline uint8_t *write_head(uint8_t *at, unsigned key, unsigned version, int is_flexible)
+{
+    at = write_number(at, key, 2);
+    at = write_number(at, version, 2);
+    at = write_number(at, next(), 4);
+    at = next() % 4 ? write_name(at, next() % 20, 0) : write_null(at, 0);
+    return write_number(at, 0, is_flexible ? 1 : 0);
+}
+
+/* Whether an answer says of itself how long it is, and ends in no error and no tags. */
+static inline void check_answer(const uint8_t *answer, size_t size)
+{
+    CHECK(answer[0] == 0 && ((size_t)answer[1] << 16 | (size_t)answer[2] << 8 | answer[3]) == size - 4);
+    CHECK(answer[size - 1] == 0);
+}
+
+/* Changes up to two bytes of a request. Returns how many of its bytes are to be tried: all, or some that come first. */
+static inline size_t mutate(uint8_t *frame, size_t size)
+{
+    for (uint64_t changes = next() % 3; changes > 0; changes--) {
+        frame[next() % size] = (uint8_t)(next() % 4 == 0 ? 0xff - next() % 3 : next() % 2 ? next() % 4 : next());
+    }
+    return next() % 4 == 0 ? next() % (size + 1) : size;
+}
+
 #endif
