@@ -187,9 +187,9 @@ class Bank:
                     assert self.ledger.faults == []
                     await asyncio.sleep(0.05)
         except TimeoutError:
-            told = f"{what} did not happen: {dict(self.ledger.counts)} {dict(self.clients.returns)}\n{self.ledger.missing}"
+            summary = f"{what} did not happen: {dict(self.ledger.counts)} {dict(self.clients.returns)}\n{self.ledger.missing}"
             state = await asyncio.to_thread(cluster_state, self.cluster.bootstrap)
-            raise AssertionError(f"{told}\n{state}\n{self.clients.noise}\n{self.cluster.tail()}") from None
+            raise AssertionError(f"{summary}\n{state}\n{self.clients.noise}\n{self.cluster.tail()}") from None
 
     async def settle(self) -> None:
         """Inject no more faults, send a last order, and wait until all orders are executed."""

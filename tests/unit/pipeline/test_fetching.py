@@ -45,8 +45,8 @@ class LateCluster(Cluster):
         pass
 
     def receive(self, deadline_ms):
-        told = PartitionData(partition_index=0, error_code=0, high_watermark=1, aborted_transactions=None, records=build_batch(ROWS))
-        return FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[told])])
+        row = PartitionData(partition_index=0, error_code=0, high_watermark=1, aborted_transactions=None, records=build_batch(ROWS))
+        return FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[row])])
 
 
 def rows(cluster: Cluster, **settings: object) -> int:
@@ -82,8 +82,8 @@ class ScriptedConnection:
             raise ConnectionFailedError("it closed the connection", was_sent=True)
         batch = bytearray(build_batch([(1000, None, b"v", ())]))
         struct.pack_into(">q", batch, 0, self.waiting.pop())  # The base offset, which the CRC does not cover.
-        told = PartitionData(partition_index=0, error_code=0, high_watermark=9, aborted_transactions=None, records=bytes(batch))
-        return FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[told])])
+        row = PartitionData(partition_index=0, error_code=0, high_watermark=9, aborted_transactions=None, records=bytes(batch))
+        return FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[row])])
 
     def close(self) -> None:
         self.closed = True

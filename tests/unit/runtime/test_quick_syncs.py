@@ -68,7 +68,7 @@ class Bench:
         self.filesystem = OsFileSystem()
         self.folder = folder
         self.committer = ThreadCommitter(self.filesystem, asyncio.get_running_loop(), "test", functions)
-        self.told: list[tuple[str, OSError | None]] = []
+        self.answers: list[tuple[str, OSError | None]] = []
         self._news = asyncio.Event()
 
     def file(self, name: str) -> OsFile:
@@ -76,7 +76,7 @@ class Bench:
 
     def answer(self, name: str) -> Callable[[OSError | None], None]:
         def on_done(error: OSError | None) -> None:
-            self.told.append((name, error))
+            self.answers.append((name, error))
             self._news.set()
 
         return on_done
@@ -91,10 +91,10 @@ class Bench:
     async def until(self, count: int) -> list[str]:
         """The names of what was answered, when so many are."""
         async with asyncio.timeout(10):
-            while len(self.told) < count:
+            while len(self.answers) < count:
                 self._news.clear()
                 await self._news.wait()
-        return [name for name, _ in self.told]
+        return [name for name, _ in self.answers]
 
 
 def run(folder: Path, functions: Any, scenario: Callable[[Bench], Coroutine[Any, Any, None]]) -> Bench:
@@ -154,7 +154,7 @@ def test_after_a_failed_sync_neither_thread_tries_anything(tmp_path: Path) -> No
         bench.sync("d")
         assert not held.asked
         await bench.until(4)
-        (error,) = {error for _, error in bench.told}
+        (error,) = {error for _, error in bench.answers}
         assert error is not None
         assert error.filename == str(tmp_path / "b")
         assert not is_passing(error), "trying again proves nothing, though the sync met a full disk"
@@ -172,7 +172,7 @@ def test_after_a_failure_of_the_thread_nothing_is_synced_quickly(tmp_path: Path)
         bench.sync("b")
         await bench.until(2)
         assert not held.asked
-        assert all(error is not None and error.errno == errno.EIO for _, error in bench.told)
+        assert all(error is not None and error.errno == errno.EIO for _, error in bench.answers)
 
     run(tmp_path, held, scenario)
 
@@ -188,20 +188,20 @@ class Broken:
 
 def test_a_stop_answers_what_both_threads_have_and_what_follows(tmp_path: Path) -> None:
     held = HeldSyncs()
-    told: list[str] = []
+    answers: list[str] = []
 
     async def scenario(bench: Bench) -> None:
         file = bench.file("a")
 
         def first(_error: OSError | None) -> None:
-            told.append("first")
-            bench.committer.submit(Barrier(files=(file,)), lambda _error: told.append("what follows"))
+            answers.append("first")
+            bench.committer.submit(Barrier(files=(file,)), lambda _error: answers.append("what follows"))
 
         bench.committer.submit(Barrier(files=(file,)), first)
-        bench.committer.submit(Barrier(), lambda _error: told.append("held"))
+        bench.committer.submit(Barrier(), lambda _error: answers.append("held"))
 
     run(tmp_path, held, scenario)
-    assert told == ["first", "held", "what follows"]
+    assert answers == ["first", "held", "what follows"]
 
 
 @needs_compiled
@@ -213,7 +213,7 @@ def test_the_thread_syncs_files_that_are_closed_meanwhile(tmp_path: Path) -> Non
             bench.sync(f"{number}", file)
             file.close()
         assert await bench.until(SYNCS_MAX) == [f"{number}" for number in range(SYNCS_MAX)]
-        assert {error for _, error in bench.told} == {None}
+        assert {error for _, error in bench.answers} == {None}
         figures = bench.committer.figures
         assert figures.submitted == figures.answered == SYNCS_MAX
         assert figures.rounds.total_ns > 0

@@ -56,15 +56,15 @@ async def alone(loop: SimulatedLoop, brokers: int = 1) -> list[Any]:
     end = 20 + len(REQUESTS)
     answers = await asyncio.gather(*(other.request(delete((0, end - 4 + number)), 3) for number, other in enumerate(others)))
     seen += answers
-    told = await client.request(DescribeDeletesRequest(), 0)
-    told.finished.sort(key=lambda row: row.offset)
-    for row in told.finished:
+    described = await client.request(DescribeDeletesRequest(), 0)
+    described.finished.sort(key=lambda row: row.offset)
+    for row in described.finished:
         row.number = 0  # Those that came together end in any order.
     for other in others:
         other.close()
     client.close()
     await asyncio.sleep(0.1)
-    return [*seen, told]
+    return [*seen, described]
 
 
 async def with_followers(loop: SimulatedLoop) -> list[Any]:
