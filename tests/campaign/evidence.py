@@ -55,8 +55,9 @@ class Sum(msgspec.Struct, frozen=True):
     violations: list[str]
 
 
-def sums(name: str, entries: Iterable[ledger.Entry]) -> list[Sum]:
-    """The lines of one ledger. Runs of a tree that differed from its commit don't count."""
+def sums(name: str, entries: Iterable[ledger.Entry], folder: str = "") -> list[Sum]:
+    """The lines of one ledger. Runs of a tree that differed from its commit don't count. The published reasons of violations name
+    files below the ledger's `folder` as those of the default folder are named: a page names no machine."""
     groups: dict[tuple[str, str], list[ledger.Entry]] = {}
     for entry in entries:
         if not entry.changed:
@@ -75,7 +76,7 @@ def sums(name: str, entries: Iterable[ledger.Entry]) -> list[Sum]:
                 states=total.states,
                 last=max(entry.began for entry in group),
                 faults=dict(total.faults),
-                violations=[violation.reason for violation in total.violations],
+                violations=[published(violation.reason, folder) for violation in total.violations],
             )
         )
     return lines
@@ -159,6 +160,11 @@ def plant_part(tries: Sequence[planting.Try]) -> str:
     return "\n".join(rows)
 
 
+def published(reason: str, folder: str) -> str:
+    """A reason without the path of the ledger's folder."""
+    return reason.replace(folder, "build/campaign") if folder else reason
+
+
 def load(file: Path = SUMS) -> list[Sum]:
     return [msgspec.json.decode(line, type=Sum) for line in file.read_bytes().splitlines()] if file.exists() else []
 
@@ -180,7 +186,7 @@ def unchanged_since(kind: Kind, commit: str) -> bool:
 def publish(folder: Path, file: Path = SUMS, target: Path = PAGE) -> None:
     """Add up the ledger of a folder, and write the page."""
     name = name_of(folder)
-    lines = [line for line in load(file) if line.ledger != name] + sums(name, ledger.load(folder / "ledger.jsonl"))
+    lines = [line for line in load(file) if line.ledger != name] + sums(name, ledger.load(folder / "ledger.jsonl"), str(folder))
     file.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
     write_page(file, target)
 

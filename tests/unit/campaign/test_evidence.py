@@ -11,7 +11,7 @@ from tests.campaign.kinds import KINDS
 from tests.campaign.ledger import Entry, Violation, append
 
 
-def entry(kind: str, commit: str, first: int, *, changed: bool = False, broken: bool = False) -> Entry:
+def entry(kind: str, commit: str, first: int, *, changed: bool = False, reason: str = "") -> Entry:
     return Entry(
         kind=kind,
         commit=commit,
@@ -22,13 +22,13 @@ def entry(kind: str, commit: str, first: int, *, changed: bool = False, broken: 
         seconds=60.0,
         cpu_seconds=1800.0,
         faults={"kill": 2},
-        violations=[Violation("D1: a", "again")] if broken else [],
+        violations=[Violation(reason, "again")] if reason else [],
         states=3,
     )
 
 
 def test_runs_are_added_up_by_kind_and_commit():
-    lines = evidence.sums("1", [entry("cluster", "aaa", 0), entry("cluster", "aaa", 20, broken=True), entry("cluster", "bbb", 5)])
+    lines = evidence.sums("1", [entry("cluster", "aaa", 0), entry("cluster", "aaa", 20, reason="D1: a"), entry("cluster", "bbb", 5)])
     assert [(line.commit, line.runs, line.seeds, line.cpu_seconds, line.states, line.last[:10]) for line in lines] == [
         ("aaa", 2, 40, 3600.0, 6, "2026-01-21"),
         ("bbb", 1, 20, 1800.0, 3, "2026-01-06"),
@@ -41,7 +41,7 @@ def test_a_run_of_a_changed_tree_is_no_evidence():
 
 
 def test_the_page_tells_what_is_current():
-    lines = evidence.sums("1", [entry("cluster", "old", 0), entry("cluster", "new", 20), entry("kill", "old", 0, broken=True)])
+    lines = evidence.sums("1", [entry("cluster", "old", 0), entry("cluster", "new", 20), entry("kill", "old", 0, reason="D1: a")])
     text = evidence.page(lines, KINDS, lambda _kind, commit: commit == "new")
     assert "| cluster | 20 | 40 | 1.00 | 960 | 4 | 6 | 0 | 2026-01-21 |" in text
     assert "| kill | 0 | 20 | 0.50 | 960 | 2 | 3 | 1 | 2026-01-01 |" in text
@@ -64,6 +64,14 @@ def test_publishing_again_replaces_the_lines_of_this_ledger_and_keeps_those_of_o
     evidence.publish(folders[0], sums, page)
     assert sorted(line.seeds for line in evidence.load(sums)) == [20, 40]
     assert "| cluster | 60 | 60 |" in page.read_text()
+
+
+def test_a_published_violation_names_no_folder_of_the_machine(tmp_path: Path):
+    append(tmp_path / "ledger.jsonl", entry("kill", "aaa", 0, reason=f"FileNotFoundError: '{tmp_path}/tmp/broker-3/a'"))
+    sums, page = tmp_path / "evidence.jsonl", tmp_path / "evidence.md"
+    evidence.publish(tmp_path, sums, page)
+    assert "- kill, aaa: FileNotFoundError: 'build/campaign/tmp/broker-3/a'" in page.read_text()
+    assert str(tmp_path) not in page.read_text() + sums.read_text()
 
 
 def test_a_commit_that_is_not_known_is_not_current():
