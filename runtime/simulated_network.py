@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import math
 import os
 import socket
 from collections.abc import Callable, Sequence
@@ -96,7 +97,8 @@ class SimulatedNetwork:
     """All links and listeners of a simulation.
 
     Settable at any time: `delay_range_ms` of a segment, `split_probability` that a segment is shorter than it could be,
-    `window_bytes`.
+    `window_bytes`, and `arrival_step_ms`: segments arrive at multiples of that, several in one moment, as one pass of a busy loop finds
+    them. 0: each at its own time.
     """
 
     def __init__(self, loop: HostLoop, random: Random) -> None:
@@ -104,6 +106,7 @@ class SimulatedNetwork:
         self.random = random
         self.delay_range_ms = (0.05, 1.0)
         self.split_probability = 0.25
+        self.arrival_step_ms = 0.0
         self.window_bytes = WINDOW_BYTES
         self.held_count = 0
         """How many segments a cut link has held back so far."""
@@ -150,6 +153,11 @@ class SimulatedNetwork:
     def delay_s(self) -> float:
         """Throw the dice for the time that one segment travels."""
         return self.random.uniform(*self.delay_range_ms) / 1000
+
+    def arrival_s(self) -> float:
+        """Throw the dice for the moment at which a segment arrives that is sent now."""
+        at_s, step_s = self.loop.time() + self.delay_s(), self.arrival_step_ms / 1000
+        return math.ceil(at_s / step_s) * step_s if step_s else at_s
 
     def hold(self, direction: Direction) -> None:
         """Remember a direction that `heal` has to release."""

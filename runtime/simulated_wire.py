@@ -35,6 +35,10 @@ class Links(Protocol):
         """How long one segment travels."""
         ...
 
+    def arrival_s(self) -> float:
+        """When a segment arrives that is sent now."""
+        ...
+
     def is_cut(self, source: str, target: str) -> bool:
         """Whether what travels from one host to the other is held back."""
         ...
@@ -127,7 +131,7 @@ class Direction:
 
     def _schedule(self) -> None:
         network = self._network
-        self._last_arrival_s = max(self._last_arrival_s, network.loop.time() + network.delay_s())
+        self._last_arrival_s = max(self._last_arrival_s, network.arrival_s())
         network.loop.call_at(self._last_arrival_s, self._arrive, context=self.target.context)
 
     def _arrive(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lowtide.runtime.random import Random
 from lowtide.simulation.cluster_client import ClusterClient
+from lowtide.simulation.crowd import Crowd
 from lowtide.simulation.loaded_partition import Actor, LoadedPartition
 from lowtide.simulation.partition_actors import Deleter, IdempotentProducer, Producer, Reader
 from lowtide.simulation.pipelined_producer import PipelinedProducer
@@ -18,6 +19,7 @@ class PartitionLoad(LoadedPartition):
             "producer": Producer,
             "idempotent producer": IdempotentProducer,
             "pipelined producer": PipelinedProducer,
+            "crowd": Crowd,
             "deleter": Deleter,
             "reader": Reader,
         }

@@ -85,10 +85,14 @@ class ClusterSimulation(ClusterWorld):
         `unclean` and `directories`, the log directories of each broker, say what is else left to chance.
         `kinds` of what clients do (`KINDS`) are left to chance too, but for partitions, without it. Topics erase what is deleted if
         `erases` says so; without it those of every third seed, where all else is left to chance. Idempotent producers have several
-        batches under way if `pipelines` says so; without it those of every fourth seed, likewise.
+        batches under way if `pipelines` says so; without it those of every fourth seed, likewise. In every fifth seed the network brings
+        what has come in a millisecond at once, and there is a crowd of producers.
         """
         is_free = kinds is None and faults is None
-        self.main_actors = PIPELINING_ACTORS if (is_free and seed % 4 == 2 if pipelines is None else pipelines) else ACTORS  # noqa: PLR2004
+        self.main_actors: tuple[str, ...] = PIPELINING_ACTORS if (is_free and seed % 4 == 2 if pipelines is None else pipelines) else ACTORS  # noqa: PLR2004
+        if is_free and seed % 5 == 3:  # noqa: PLR2004
+            loop.network.arrival_step_ms = 1.0
+            self.main_actors = (*self.main_actors, "crowd")
         self.erases = seed % 3 == 1 and kinds is None and faults is None if erases is None else erases
         super().__init__(loop, seed, unclean=unclean, kinds=kinds, directories=directories)
         self.loads += [

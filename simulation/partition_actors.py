@@ -31,6 +31,9 @@ _COMMIT_GRACE_MS: Final = 500
 class Producer(Actor):
     """Sends each batch once, with acks=all or acks=1."""
 
+    share_of_all = 0.8
+    """How often with acks=all."""
+
     def __init__(self, load: LoadedPartition, client: ClusterClient, random: Random) -> None:
         super().__init__(load, client, random)
         self.producer = load.next_producer()
@@ -40,7 +43,7 @@ class Producer(Actor):
         load = self.load
         count = self.random.randint(1, 4)
         values = load.next_values(count, self.random)
-        acks = -1 if self.random.random() < 0.8 else 1  # noqa: PLR2004 - mostly all
+        acks = -1 if self.random.random() < self.share_of_all else 1
         broker_id = await self.target()
         load.history.on_send(values, self.producer, self._serial, ordered=False)
         self._serial += count

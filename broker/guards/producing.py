@@ -15,10 +15,11 @@ from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards import topics
 from lowtide.broker.guards.guard import Asker, Verdict, guarded
 from lowtide.broker.network.answer_errors import AnswerErrors
-from lowtide.broker.network.routes import HandlerSpec, QuickPath, RunPath
+from lowtide.broker.network.routes import GroupPath, HandlerSpec, QuickPath, RunPath
 from lowtide.broker.request_context import Client, RequestContext
 from lowtide.protocol.api_keys import API, ApiKey
 from lowtide.protocol.messages.produce import ProduceRequest, ProduceResponse
+from lowtide.protocol.native import ProduceGroup as Group
 from lowtide.protocol.native import ProduceRun as Run
 from lowtide.protocol.native import SmallProduce as Asked
 
@@ -57,16 +58,33 @@ def guarded_produce(spec: HandlerSpec, broker: BrokerContext) -> HandlerSpec:
 
 def _guarded_quickly(quick: QuickPath) -> QuickPath:
     """The quick path for topics that the connection is known to be allowed to write to."""
-    run = quick.run
-    return QuickPath(quick.read, _permitted(quick.handle), None if run is None else RunPath(run.read, _permitted(run.handle)))
+    run, group = quick.run, quick.group
+    return QuickPath(
+        quick.read,
+        _permitted(quick.handle),
+        None if run is None else RunPath(run.read, _permitted(run.handle)),
+        None if group is None else GroupPath(group.read, _all_permitted(group.handle)),
+    )
+
+
+def _may_write(client: Client, topic_or_id: str | bytes) -> bool:
+    grants = client.write_grants
+    return grants is not None and grants.principal is client.principal and topic_or_id in grants
 
 
 def _permitted(handle: Callable[[Any, Any, Client], Any]) -> Callable[[Any, Any, Client], Any]:
     def handle_permitted(asked: Asked | Run, buffer: Any, client: Client) -> Any:
-        grants = client.write_grants
+        grants = client.write_grants  # As `_may_write`, without a call: nearly all requests come by.
         if grants is None or grants.principal is not client.principal or asked[4] not in grants:
             return None
         return handle(asked, buffer, client)
+
+    return handle_permitted
+
+
+def _all_permitted(handle: Callable[[Any, Any, list[Client]], list[Any] | None]) -> Callable[[Any, Any, list[Client]], list[Any] | None]:
+    def handle_permitted(asked: Group, buffer: Any, clients: list[Client]) -> list[Any] | None:
+        return handle(asked, buffer, clients) if all(_may_write(client, asked[4]) for client in clients) else None
 
     return handle_permitted
 

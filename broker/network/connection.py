@@ -1,12 +1,12 @@
 """One client's connection: bytes to requests, answers to bytes, in order, without a task.
 
-All connections receive into one shared scratch buffer; a whole frame is handled where it lies, in the callback that brought it.
-What is left of a partial frame goes into a buffer of the connection's own (`partial_frame`). Answers leave in the order of their
-requests through a queue of slots. While only Produce requests are parked, a few later requests of the same connection are executed too
-(`PARKED_PRODUCE_LIMIT`), or acks=all would mean one batch a round trip; any other parked request stops the reading, and so does a client
-that doesn't take its answers. One in the slow lane (`slow_lane`) executes nothing in its callback, but a frame when it is given a turn.
+All connections receive into one shared buffer; a whole frame is handled where it lies, in the callback that brought it, or with those of
+other connections at the end of the loop's pass (`gathering`). What is left of a partial frame goes into a buffer of the connection's own
+(`partial_frame`). Answers leave in the order of their requests through a queue of slots. While only Produce requests are parked, a few
+later requests are executed too (`PARKED_PRODUCE_LIMIT`), or acks=all would mean one batch a round trip; any other parked request stops the
+reading, and so does a client that doesn't take its answers. One in the slow lane (`slow_lane`) executes a frame when it is given a turn.
 
-Invariant: a view of received bytes is never used after the callback that brought them returned, but for one of a mapped frame.
+Invariant: a view of received bytes is never used after the pass that brought them, but for one of a mapped frame.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lowtide.broker.network.run_taking import RunTaking
 from lowtide.broker.pending import NO_ANSWER, Pending
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.security.principal import ANONYMOUS, KafkaPrincipal, ShownBy
-from lowtide.protocol.errors import ProtocolError, TooManyRowsError
+from lowtide.protocol.errors import TooManyRowsError
 from lowtide.protocol.headers import REQUEST_HEADER_BYTES_MIN
 
 TURN_NS = 2_000_000
@@ -53,9 +53,8 @@ class Connection(RunTaking):
         self._reading_paused = False
         self._ready: list[Part] = []
         self._eof = False
-        self.eof_ms = 0
+        self.eof_ms = self.connected_ms = 0
         self.closed = False
-        self.connected_ms = 0
         self.peer = ""
 
     # ------------------------------------------------------------------ asyncio's callbacks
@@ -82,7 +81,7 @@ class Connection(RunTaking):
     def get_buffer(self, sizehint: int) -> memoryview:
         """The rest of the partial frame, else the buffer that all connections share, or little of it while they have little memory."""
         if self._frame is None:
-            return self._host.scratch[:FREE_FRAME_BYTES] if self._host.memory.is_short else self._host.scratch
+            return self._host.gathering.room[:FREE_FRAME_BYTES] if self._host.memory.is_short else self._host.gathering.room
         return memoryview(self._frame)[self._filled : self._allowed]
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -93,7 +92,10 @@ class Connection(RunTaking):
         clock = host.clock
         self.active_ns = clock.moment_ns = clock.now_ns()
         if self._frame is None:
-            self._consume(host.scratch, nbytes)
+            room = host.gathering.room
+            if self._gathered:
+                host.gathering.execute()
+            self._consume(room, nbytes)
         else:
             self._filled += nbytes
             self._continue_frame()
@@ -161,12 +163,12 @@ class Connection(RunTaking):
     @property
     def waiting(self) -> bool:
         """Whether a request of this client is being worked on."""
-        return bool(self._slots)
+        return bool(self._slots) or self._gathered
 
     @property
     def busy(self) -> bool:
         """Whether an answer is owed or on its way."""
-        return bool(self._slots) or (self._outgoing is not None and not self._outgoing.idle)
+        return bool(self._slots) or self._gathered or (self._outgoing is not None and not self._outgoing.idle)
 
     def _close_when_done(self) -> None:
         if self._eof and not (self.closed or self.busy or self._backlog or self._frame_is_whole) and self._transport is not None:
@@ -178,8 +180,8 @@ class Connection(RunTaking):
         """Handle the whole frames in `buffer[:end]`; keep the rest."""
         position = 0
         maximum, turn_ns = self._maximum_frame_bytes, TURN_NS if self._execution == RUNNING else 0
-        slots, outgoing = self._slots, self._outgoing
-        assert outgoing is not None
+        slots, gathering = self._slots, self._host.gathering
+        outgoing: OutgoingQueue = self._outgoing  # type: ignore[assignment]  # it is open
         # As `_blocked`, without a call: every request comes by.
         while end - position >= 4 and not (self._execution >= PARKED or len(slots) >= self._slots_max or outgoing.paused):  # noqa: PLR2004
             size = _LENGTH.unpack_from(buffer, position)[0]
@@ -191,6 +193,13 @@ class Connection(RunTaking):
                 break
             if stop < end and turn_ns and not slots and (ran := self._on_run(buffer, position, end)):
                 stop = ran
+            elif (
+                gathering.last is not self
+                and buffer is gathering.room
+                and not (stop < end or position or slots or buffer[5])
+                and self._waits(end)
+            ):
+                return  # The sixth byte is 0 for Produce alone, the second of the API key.
             elif not self.closed:
                 self._on_request(buffer, position + 4, stop)
             if self.closed:
@@ -260,12 +269,6 @@ class Connection(RunTaking):
             self._park(route, correlation_id, host.large_requests.encode(route.large, correlation_id, response), context)
         except Exception as error:  # noqa: BLE001  a bug of ours costs one connection, and is logged with its traceback
             self._on_failed(route, host.dispatcher.describe(api_key, api_version), error, was_read=context is not None)
-
-    def _on_failed(self, route: Route | None, name: str, error: Exception, *, was_read: bool) -> None:
-        if route is None or (isinstance(error, ProtocolError) and not was_read):
-            return self.refuse(f"{name}: {error}")
-        self._host.on_bug(self, route, error)
-        return self.close(f"{name} failed inside")
 
     def _submit_large(self, route: Route, correlation_id: int, buffer: memoryview, start: int, stop: int) -> None:
         """It has many rows: have it worked on in turns with others. The frame is kept, where it was mapped, or copied."""

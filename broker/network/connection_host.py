@@ -10,6 +10,7 @@ from lowtide.broker.network.admission import Admission, Admitted, ConnectionLimi
 from lowtide.broker.network.answer_memory import AnswerMemory
 from lowtide.broker.network.dispatcher import Dispatcher
 from lowtide.broker.network.frame_buffers import FrameBuffers
+from lowtide.broker.network.gathering import Gathering
 from lowtide.broker.network.handshake_turns import HandshakeTurns
 from lowtide.broker.network.large_requests import LargeRequests, LargeRoute
 from lowtide.broker.network.login_memory import LOGIN_MEMORY_BYTES, LoginMemory
@@ -83,7 +84,8 @@ class ConnectionHost:
         self.answers = AnswerMemory(answer_memory_bytes, clock.monotonic_ms)
         self.large_requests = LargeRequests(turns, request_rows_max, self._on_large_bug, self.on_refused)
         self.frame_buffers = FrameBuffers(BufferPool(CHUNK_BYTES, _IDLE_CHUNKS))
-        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self.gathering = Gathering(SCRATCH_BYTES, self.routes, self.clock)
+        """Its room is what connections receive into."""
         self.cipher_scratch = memoryview(bytearray(SCRATCH_BYTES))
         """The same for bytes that are still encrypted; no page of it is touched where no listener has TLS."""
         self.connections: dict[HostedConnection, None] = {}
@@ -120,6 +122,7 @@ class ConnectionHost:
     def on_disconnected(self, connection: HostedConnection) -> None:
         """Forget a connection."""
         self.lane.leave(connection)
+        self.gathering.forget(connection)
         if self.connections.pop(connection, connection) is None:
             self.admission.left(connection)
 

@@ -30,6 +30,19 @@ class RunPath(msgspec.Struct, frozen=True):
     handle: Callable[[Any, Any, Client], tuple[bytes, int, int] | None]
 
 
+class GroupPath(msgspec.Struct, frozen=True):
+    """A way for requests that have come on several connections in the same moment and are alike: see `gathering`.
+
+    `read` takes a buffer, and where in it their frames begin and end. It returns groups, of which the fourth item has the places of their
+    requests among all, and the second their correlation ids. `handle` takes a group, the buffer, and the clients of the group's requests;
+    it returns for each of them the answer's frame, or what a handler returns. Either returns None where that isn't the way, before anything
+    was changed: they are executed one by one.
+    """
+
+    read: Callable[[Any, int, int], list[Any] | None]
+    handle: Callable[[Any, Any, list[Client]], list[Any] | None]
+
+
 class QuickPath(msgspec.Struct, frozen=True):
     """A second way through a handler, for its usual requests only: fewer steps to the same answer, the same changes, the same figures.
 
@@ -41,6 +54,7 @@ class QuickPath(msgspec.Struct, frozen=True):
     read: Callable[[Any, int, int], Any]
     handle: Callable[[Any, Any, Client], Any]
     run: RunPath | None = None
+    group: GroupPath | None = None
 
 
 class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Requests that have arrived together and are alike, executed together: see `RunPath`.
+"""Requests that have arrived together and are alike, executed together: on this connection (`RunPath`), or on several (`gathering`).
 
 Guards: the connection asks only while it executes at once and owes no answer, so that answers leave in the order of their requests.
 """
@@ -6,12 +6,17 @@ Guards: the connection asks only while it executes at once and owes no answer, s
 from __future__ import annotations
 
 import struct
-from typing import cast
+from typing import Any, cast
 
-from lowtide.broker.network.outgoing import Part
+from lowtide.broker.network.connection_host import ConnectionHost
+from lowtide.broker.network.execution import RUNNING
+from lowtide.broker.network.gathering import Gathered
+from lowtide.broker.network.outgoing import OutgoingQueue, Part
 from lowtide.broker.network.routes import Route
 from lowtide.broker.network.turn_taking import TurnTaking
+from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import Client
+from lowtide.protocol.errors import ProtocolError
 
 _FRAME = struct.Struct(">ihh")
 """The length of a frame, then the API key and version of its request."""
@@ -21,8 +26,28 @@ class RunTaking(TurnTaking):
     """The part of a connection that executes runs of requests."""
 
     _ready: list[Part]
+    _outgoing: OutgoingQueue | None
+    _eof: bool
+
+    def __init__(self, host: ConnectionHost) -> None:
+        """`host` gives what connections share."""
+        super().__init__(host)
+        self._gathered = False
+        """Whether a request waits for the end of this pass of the loop, to be executed with those of other connections."""
 
     def _on_failed(self, route: Route | None, name: str, error: Exception, *, was_read: bool) -> None:
+        if route is None or (isinstance(error, ProtocolError) and not was_read):
+            return self.refuse(f"{name}: {error}")
+        self._host.on_bug(cast("Client", self), route, error)
+        return self.close(f"{name} failed inside")
+
+    def _park(self, route: Route, correlation_id: int, pending: Pending[Any]) -> None:
+        raise NotImplementedError
+
+    def _close_when_done(self) -> None:
+        raise NotImplementedError
+
+    def _flush(self) -> None:
         raise NotImplementedError
 
     def _on_run(self, buffer: memoryview, position: int, end: int) -> int:
@@ -50,3 +75,36 @@ class RunTaking(TurnTaking):
         times.quick[(took_ns // count).bit_length()] += count
         times.quick_ns += took_ns
         return stop
+
+    # ------------------------------------------------------------------ with others
+    def _waits(self, size: int) -> bool:
+        """Let a Produce request wait that came alone, its frame the first `size` bytes in the buffer of all. Returns whether it does."""
+        if self._execution != RUNNING:
+            return False
+        self._gathered = True  # Before, for it may be executed within.
+        if self._host.gathering.take(cast("Gathered", self), size):
+            return True
+        self._gathered = False
+        return False
+
+    def execute_alone(self, buffer: memoryview, start: int, stop: int) -> None:
+        """Execute the request that waited, whose frame is `buffer[start:stop]`, and send its answer."""
+        self._gathered = False
+        if not self.closed:
+            self._on_request(buffer, start + 4, stop)
+            self._flush()
+
+    def give_answer(self, route: Route, correlation_id: int, answer: Any) -> None:
+        """Send the answer of the request that waited: the frame of one, what a handler returns, or the promise of either."""
+        self._gathered = False
+        if type(answer) is Pending:
+            self._park(route, correlation_id, answer)
+        elif self._outgoing is not None and not self.closed:
+            self._outgoing.send([answer] if type(answer) is bytes else route.write(correlation_id, answer))
+        if self._eof:
+            self._close_when_done()
+
+    def fail_gathered(self, route: Route, error: Exception) -> None:
+        """Close: the request that waited met a bug of ours."""
+        self._gathered = False
+        self._on_failed(route, route.name, error, was_read=True)

@@ -122,6 +122,10 @@ class SaslConnection(Connection):
         """Only while nothing can end the login."""
         return super()._on_run(buffer, position, end) if self._is_in and self._login.expires_ms == NEVER_MS else 0
 
+    def _waits(self, size: int) -> bool:
+        """Only while nothing can end the login."""
+        return self._is_in and self._login.expires_ms == NEVER_MS and super()._waits(size)
+
     def _on_request(self, buffer: memoryview, start: int, stop: int) -> None:
         if self._is_in:
             login = self._login

@@ -173,14 +173,16 @@ class ReplicaManager:
                 self._tell_of_append(partition)
         return base_offset
 
-    def append_run(self, partition: Partition, batches: list[ValidatedBatch], size: int, now_ms: int) -> tuple[Offset, ...] | None:
-        """As `append` for each of the batches, which have `size` bytes together; see `Log.append_run_as_leader`.
+    def append_together(
+        self, partition: Partition, batches: list[ValidatedBatch], size: int, deciding: list[ValidatedBatch], now_ms: int
+    ) -> tuple[Offset, ...] | None:
+        """As `append` for each of the batches, which have `size` bytes together; see `Log.append_together_as_leader`.
 
         Returns their base offsets; None if they are to be appended one by one.
         """
         log = partition.log
         try:
-            base_offsets = log.append_run_as_leader(batches, size, leader_epoch=partition.leader_epoch, now_ms=now_ms)
+            base_offsets = log.append_together_as_leader(batches, size, deciding, leader_epoch=partition.leader_epoch, now_ms=now_ms)
         except StorageError as error:
             self.log_manager.fail_directory_of(log, error)
             return None

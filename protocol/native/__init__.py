@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from lowtide.protocol.column_walk import BatchRecords
 
-VERSION: Final = 9
+VERSION: Final = 10
 """That of the functions below. A module of another one is left from another version's sources, and isn't used."""
 
 PURE_VARIABLE: Final = "LOWTIDE_PURE"
@@ -50,6 +50,12 @@ the buffer, its checksum, which has yet to be compared, the smallest timestamp o
 ProduceRun = tuple[int, tuple[int, ...], int, int, str | bytes, int, int, int, int, int, tuple[tuple[int, int, tuple[Any, ...]], ...]]
 """Version, correlation ids, acks, where the run ends in the buffer, topic, partition, the smallest and the largest timestamp of its
 records, the size of the largest batch and of all, and of each batch where it begins, its checksum, and fields, as of a `SmallProduce`."""
+
+ProduceGroup = tuple[
+    int, tuple[int, ...], int, tuple[int, ...], str | bytes, int, int, int, int, int, tuple[tuple[int, int, tuple[Any, ...]], ...], int
+]
+"""The same of requests that have come on several connections: instead of an end it has their places among all that were read, from 0 on.
+The last item is their timeout in ms."""
 
 
 CommittedRow = tuple[int, int, int]
@@ -167,6 +173,13 @@ class CompiledWalk(CompiledSyncs, Protocol):
         They have version, acks, topic, partition and producer of the first one. Of an idempotent producer their sequences have no gap.
         """
 
+    def read_round(self, buffer: Buffer, start: int, end: int, /) -> list[ProduceGroup] | None:
+        """Requests of several connections, one of each, whose frames, lengths included, follow each other: at most the first 64.
+
+        In a group are those that `read_produce` takes and that have version, acks, timeout, topic and partition in common: two at least,
+        and of an idempotent producer no more than one. None where there is no group.
+        """
+
     def run_answer(  # noqa: PLR0913  the compiled function's
         self,
         version: int,
@@ -178,7 +191,7 @@ class CompiledWalk(CompiledSyncs, Protocol):
         log_start_offset: int,
         /,
     ) -> bytes | None:
-        """The frames that answer a run that was appended; never None for a topic that `read_run` has returned."""
+        """The frames that answer a run or a group that was appended, all of the same size; never None for a topic that was read."""
 
     def read_commit(self, buffer: Buffer, start: int, stop: int, /) -> SmallCommit | None:
         """The OffsetCommit request in `buffer[start:stop]`, header included: of one topic, without metadata and a time to keep them."""

@@ -15,7 +15,7 @@
 #include <string.h>
 
 /* Counted up with every change of what a function takes or answers: a module of another number isn't used. */
-#define WALK_VERSION 9
+#define WALK_VERSION 10
 
 /* ---------------------------------------------------------------- a batch to columns */
 static bool is_array(PyObject *array, int64_t size)
@@ -433,6 +433,7 @@ static PyMethodDef functions[] = {
     FUNCTION("read_head", read_head),
     FUNCTION("read_heartbeat", read_heartbeat),
     FUNCTION("read_produce", read_produce),
+    FUNCTION("read_round", read_round),
     FUNCTION("read_run", read_run),
     FUNCTION("read_transactional_commit", read_transactional_commit_of),
     FUNCTION("retain", retain),

@@ -106,12 +106,18 @@ PyObject *read_produce(PyObject *module, PyObject *const *arguments, Py_ssize_t 
     return read;
 }
 
-/* Of each batch of a run: where it begins in the buffer, its checksum, and its fields. */
-static PyObject *batches_of(const struct produce_run *run, const struct request *request)
+/* Requests that are alike, in the order in which they are answered. */
+struct alike {
+    size_t count;
+    const struct small_produce *requests[ROUND_MAX];
+};
+
+/* Of each batch: where it begins in the buffer, its checksum, and its fields. */
+static PyObject *batches_of(const struct alike *alike, const struct request *request)
 {
-    PyObject *batches = PyTuple_New((Py_ssize_t)run->count);
-    for (size_t number = 0; batches != NULL && number < run->count; number++) {
-        const struct small_batch *batch = &run->requests[number].batch;
+    PyObject *batches = PyTuple_New((Py_ssize_t)alike->count);
+    for (size_t number = 0; batches != NULL && number < alike->count; number++) {
+        const struct small_batch *batch = &alike->requests[number]->batch;
         PyObject *row = PyTuple_New(3);
         if (row == NULL || !put_number(row, 0, (int64_t)request->start + (batch->start - request->bytes)) ||
             !put_number(row, 1, batch->crc) || !put_item(row, 2, batch_fields(batch))) {
@@ -124,15 +130,40 @@ static PyObject *batches_of(const struct produce_run *run, const struct request 
     return batches;
 }
 
-static PyObject *correlation_ids_of(const struct produce_run *run)
+static PyObject *correlation_ids_of(const struct alike *alike)
 {
-    PyObject *ids = PyTuple_New((Py_ssize_t)run->count);
-    for (size_t number = 0; ids != NULL && number < run->count; number++) {
-        if (!put_number(ids, (Py_ssize_t)number, run->requests[number].correlation_id)) {
+    PyObject *ids = PyTuple_New((Py_ssize_t)alike->count);
+    for (size_t number = 0; ids != NULL && number < alike->count; number++) {
+        if (!put_number(ids, (Py_ssize_t)number, alike->requests[number]->correlation_id)) {
             Py_CLEAR(ids);
         }
     }
     return ids;
+}
+
+/* What the module returns of them, with `room` for so many items behind. `where` is its fourth item, a reference that is handed over. */
+static PyObject *read_together(const struct alike *alike, const struct request *request, PyObject *where, Py_ssize_t room)
+{
+    const struct small_produce *first = alike->requests[0];
+    int64_t earliest = INT64_MAX, latest = INT64_MIN;
+    size_t largest = 0, total = 0;
+    for (size_t number = 0; number < alike->count; number++) {
+        const struct small_batch *batch = &alike->requests[number]->batch;
+        earliest = batch->min_timestamp < earliest ? batch->min_timestamp : earliest;
+        latest = batch->max_timestamp > latest ? batch->max_timestamp : latest;
+        largest = batch->size > largest ? batch->size : largest;
+        total += batch->size;
+    }
+    PyObject *read = PyTuple_New(11 + room);
+    if (read == NULL) {
+        Py_XDECREF(where);
+    } else if (!put_item(read, 3, where) || !put_number(read, 0, first->version) || !put_item(read, 1, correlation_ids_of(alike)) ||
+               !put_number(read, 2, first->acks) || !put_item(read, 4, topic_of(first)) || !put_number(read, 5, first->partition) ||
+               !put_number(read, 6, earliest) || !put_number(read, 7, latest) || !put_number(read, 8, (int64_t)largest) ||
+               !put_number(read, 9, (int64_t)total) || !put_item(read, 10, batches_of(alike, request))) {
+        Py_CLEAR(read);
+    }
+    return read;
 }
 
 PyObject *read_run(PyObject *module, PyObject *const *arguments, Py_ssize_t given)
@@ -145,31 +176,60 @@ PyObject *read_run(PyObject *module, PyObject *const *arguments, Py_ssize_t give
     if (!has_arguments(given, 4)) {
         return NULL;
     }
-    if (!as_int64(arguments[3], &frame_max) || frame_max < 0 || !view_request(&views, arguments, &request) ||
+    if (!view_request(&views, arguments, &request) || !as_int64(arguments[3], &frame_max) || frame_max < 0 ||
         !read_produce_run(request.bytes, request.size, (size_t)frame_max, &run)) {
         return leave_to_plain_form(&views);
     }
-    const struct small_produce *first = &run.requests[0];
-    int64_t earliest = INT64_MAX, latest = INT64_MIN;
-    size_t largest = 0, total = 0;
+    struct alike alike = {.count = run.count};
     for (size_t number = 0; number < run.count; number++) {
-        const struct small_batch *batch = &run.requests[number].batch;
-        earliest = batch->min_timestamp < earliest ? batch->min_timestamp : earliest;
-        latest = batch->max_timestamp > latest ? batch->max_timestamp : latest;
-        largest = batch->size > largest ? batch->size : largest;
-        total += batch->size;
+        alike.requests[number] = &run.requests[number];
     }
-    PyObject *read = PyTuple_New(11);
-    if (read != NULL &&
-        (!put_number(read, 0, first->version) || !put_item(read, 1, correlation_ids_of(&run)) || !put_number(read, 2, first->acks) ||
-         !put_number(read, 3, (int64_t)(request.start + run.size)) || !put_item(read, 4, topic_of(first)) ||
-         !put_number(read, 5, first->partition) || !put_number(read, 6, earliest) || !put_number(read, 7, latest) ||
-         !put_number(read, 8, (int64_t)largest) || !put_number(read, 9, (int64_t)total) ||
-         !put_item(read, 10, batches_of(&run, &request)))) {
-        Py_CLEAR(read);
-    }
+    PyObject *read = read_together(&alike, &request, PyLong_FromLongLong((int64_t)(request.start + run.size)), 0);
     release_views(&views);
     return read;
+}
+
+static PyObject *read_group(const struct produce_round *round, const struct produce_group *group, const struct request *request)
+{
+    struct alike alike = {.count = group->count};
+    PyObject *members = PyTuple_New((Py_ssize_t)group->count);
+    for (size_t number = 0; number < group->count; number++) {
+        alike.requests[number] = &round->requests[group->members[number]];
+        if (members != NULL && !put_number(members, (Py_ssize_t)number, group->members[number])) {
+            Py_CLEAR(members);
+        }
+    }
+    PyObject *read = read_together(&alike, request, members, 1);
+    if (read != NULL && !put_number(read, 11, alike.requests[0]->timeout_ms)) {
+        Py_CLEAR(read);
+    }
+    return read;
+}
+
+PyObject *read_round(PyObject *module, PyObject *const *arguments, Py_ssize_t given)
+{
+    (void)module;
+    struct views views = {.count = 0};
+    struct request request;
+    struct produce_round round;
+    if (!has_arguments(given, 3)) {
+        return NULL;
+    }
+    if (!view_request(&views, arguments, &request) || !read_produce_round(request.bytes, request.size, &round)) {
+        return leave_to_plain_form(&views);
+    }
+    PyObject *groups = PyList_New(0);
+    for (size_t number = 0; groups != NULL && number < round.group_count; number++) {
+        if (round.groups[number].count > 1) {
+            PyObject *group = read_group(&round, &round.groups[number], &request);
+            if (group == NULL || PyList_Append(groups, group) != 0) {
+                Py_CLEAR(groups);
+            }
+            Py_XDECREF(group);
+        }
+    }
+    release_views(&views);
+    return groups;
 }
 
 /* The bytes of a name in ASCII, or of an id: the object's. */
@@ -235,7 +295,7 @@ PyObject *run_answer(PyObject *module, PyObject *const *arguments, Py_ssize_t gi
         return NULL;
     }
     PyObject *ids = arguments[1], *offsets = arguments[4];
-    if (!PyTuple_Check(ids) || !PyTuple_Check(offsets) || PyTuple_Size(ids) != PyTuple_Size(offsets) || PyTuple_Size(ids) > RUN_MAX ||
+    if (!PyTuple_Check(ids) || !PyTuple_Check(offsets) || PyTuple_Size(ids) != PyTuple_Size(offsets) || PyTuple_Size(ids) > ROUND_MAX ||
         !as_produced(arguments, &produced) || (size = produced_size(&produced)) == 0) {
         return leave_to_plain_form(&views);
     }

@@ -30,6 +30,9 @@ PyObject *produce_answer(PyObject *module, PyObject *const *arguments, Py_ssize_
 /* `read_run(buffer, start, end, frame_max)` of the module. */
 PyObject *read_run(PyObject *module, PyObject *const *arguments, Py_ssize_t given);
 
+/* `read_round(buffer, start, end)` of the module. */
+PyObject *read_round(PyObject *module, PyObject *const *arguments, Py_ssize_t given);
+
 /* `run_answer(version, correlation_ids, topic, partition, base_offsets, log_append_time_ms, log_start_offset)` of the module. */
 PyObject *run_answer(PyObject *module, PyObject *const *arguments, Py_ssize_t given);
 

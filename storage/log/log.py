@@ -166,20 +166,24 @@ class Log(DurableLog):
         self.move_committed_end(last_offset + 1)
         return base_offset
 
-    def append_run_as_leader(
-        self, batches: list[ValidatedBatch], size: int, *, leader_epoch: LeaderEpoch, now_ms: int
+    def append_together_as_leader(
+        self, batches: list[ValidatedBatch], size: int, deciding: list[ValidatedBatch], *, leader_epoch: LeaderEpoch, now_ms: int
     ) -> tuple[Offset, ...] | None:
-        """`append_as_leader` for batches that follow each other, with one write of their `size` bytes. Returns their base offsets.
+        """`append_as_leader` for several batches, with one write of their `size` bytes. Returns their base offsets.
 
-        They are of no producer, or of one, in one epoch of it and without a gap between their sequences: a log that accepts the first
-        accepts all. None for what is unusual: one that is refused, a segment that is new or full, a disk without room. Nothing was
-        changed then, and each is appended by itself.
+        A log that accepts those of them that are `deciding` accepts all: the first one, where all are of no producer, or of one, in one
+        epoch of it and without a gap between their sequences; all, where each is of no producer, or of one that has no other among them.
+        None for what is unusual: one that is refused, a segment that is new or full, a disk without room. Nothing was changed then, and
+        each is appended by itself.
         Errors: StorageError when the disk fails.
         """
-        first, base_offset, end = batches[0], self.log_end_offset, self.log_end_offset
+        base_offset = end = self.log_end_offset
         segment = self._segments.active
-        if (first.producer_id >= 0 and check_producer(self.producer_state, first) is not ACCEPTED) or self.offline or self.unsettled:
+        if self.offline or self.unsettled:
             return None
+        for batch in deciding:
+            if batch.producer_id >= 0 and check_producer(self.producer_state, batch) is not ACCEPTED:
+                return None
         parts: list[Buffer] = []
         base_offsets = []
         for batch in batches:

@@ -162,6 +162,33 @@ static void try_run(const uint8_t *bytes, size_t size, size_t whole)
     free(input);
 }
 
+/* The same bytes, as requests of several connections. */
+static void try_round(const uint8_t *bytes, size_t size, size_t whole)
+{
+    runs++;
+    static struct produce_round round;
+    uint8_t *input = copy(bytes, size);
+    bool is_read = read_produce_round(input, size, &round);
+    size_t members = 0, pairs = 0;
+    for (size_t number = 0; number < round.group_count; number++) {
+        const struct produce_group *group = &round.groups[number];
+        const struct small_produce *first = &round.requests[group->members[0]];
+        CHECK(group->count > 0 && (members += group->count) <= round.count);
+        pairs += group->count > 1;
+        for (size_t place = 0; place < group->count; place++) {
+            const struct small_produce *request = &round.requests[group->members[place]];
+            CHECK(group->members[place] < round.count && (place == 0 || group->members[place] > group->members[place - 1]));
+            CHECK(request->topic > input && request->topic < request->batch.start);
+            CHECK(request->batch.start + request->batch.size <= input + size);
+            CHECK(request->version == first->version && request->partition == first->partition && request->timeout_ms == first->timeout_ms);
+            CHECK(place == 0 || request->batch.producer_id < 0 || request->batch.producer_id != first->batch.producer_id);
+        }
+    }
+    CHECK(is_read == (pairs > 0) && round.count <= ROUND_MAX);
+    CHECK(!whole || (round.count == whole && is_read == (whole > 1 && round.requests[0].batch.producer_id < 0)));
+    free(input);
+}
+
 int main(int count, char **arguments)
 {
     long seconds = count > 1 ? atol(arguments[1]) : 10;
@@ -174,8 +201,11 @@ int main(int count, char **arguments)
         try_request(frame, size, 1);
         size_t frames = 1 + (next() % 8 ? next() % 4 : next() % FRAMES_MAX), together = write_run(bytes, frame, size, frames);
         try_run(bytes, together, frames);
+        try_round(bytes, together, frames);
         for (unsigned again = next() % 8; again > 0; again--) {
-            try_run(bytes, mutate(bytes, together), 0);
+            size_t changed = mutate(bytes, together);
+            try_run(bytes, changed, 0);
+            try_round(bytes, changed, 0);
         }
         /* Some times more with other bytes: most of the work is to write it. */
         for (unsigned again = next() % 16; again > 0; again--) {

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from crc32c import crc32c
 
-from lowtide.broker.network.routes import QuickPath, RunPath
+from lowtide.broker.network.routes import GroupPath, QuickPath, RunPath
 from lowtide.broker.partitions.delayed.produce import DelayedProduce, ProduceWait
 from lowtide.broker.partitions.delayed.small_produce import DelayedSmallProduce
 from lowtide.broker.partitions.produce.produce_attempt import CURRENT_LEADER_SINCE, ProduceParts, count_refused, delayed_produce
@@ -28,9 +28,12 @@ from lowtide.storage.log.log import AppendedBatch
 from lowtide.storage.log.validator import ValidatedBatch
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lowtide.broker.pending import Pending
     from lowtide.broker.request_context import Client
     from lowtide.protocol.native import CompiledWalk
+    from lowtide.protocol.native import ProduceGroup as Group
     from lowtide.protocol.native import ProduceRun as Run
     from lowtide.protocol.native import SmallProduce as Asked
     from lowtide.protocol.types import LeaderEpoch, Offset
@@ -77,42 +80,86 @@ class SmallProduce:
         if acks == 1 or log.high_watermark > appended.last_offset or answer is None:
             return answer
         plainly = partial(self._wait, asked, partition, partition.leader_epoch, appended, start_offset, client.listener_name)
-        deadline_ms = self._monotonic_ms() + max(timeout_ms, 0)
-        delayed = DelayedSmallProduce(replicas, partition, appended.last_offset + 1, answer, deadline_ms, plainly)
-        return delayed.pending if replicas.waiting.commits.watch(delayed) else plainly().start()
+        return self._committed(partition, appended, answer, timeout_ms, plainly)
 
     def handle_run(self, asked: Run, buffer: memoryview, _client: Client) -> tuple[bytes, int, int] | None:
         """Append the batches of a run with one write, and answer; None, without having changed anything, if one of them is unusual."""
-        version, correlation_ids, acks, stop, topic, index, earliest, latest, largest, size, rows = asked
-        replicas, image, now_ms = self._replicas, self._replicas.image, self._wall_ms()
+        partition = self._partition_of(asked)
+        if partition is None or (asked[2] != 1 and partition.leadership is not None):
+            return None
+        # The sequences of a run follow each other: that of the first decides.
+        appended = self._append_together(asked, buffer, partition, is_run=True)
+        return None if appended is None else (appended[0], asked[3], len(asked[1]))
+
+    def handle_group(self, asked: Group, buffer: memoryview, clients: list[Client]) -> list[Any] | None:
+        """The same for requests of several connections: an answer for each, as of `handle`."""
+        partition = self._partition_of(asked)
+        if partition is None or (asked[2] != 1 and not partition.has_enough_in_sync):
+            return None
+        appended = self._append_together(asked, buffer, partition, is_run=False)
+        if appended is None:
+            return None
+        joined, base_offsets = appended
+        size = len(joined) // len(clients)
+        answers = [joined[start : start + size] for start in range(0, len(joined), size)]
+        if asked[2] == 1 or partition.leadership is None:
+            return list[Any](answers)
+        return [
+            self._promise(asked, partition, base_offset, row, answer, client.listener_name)
+            for base_offset, row, answer, client in zip(base_offsets, asked[10], answers, clients, strict=True)
+        ]
+
+    def _promise(
+        self, asked: Group, partition: Partition, base_offset: Offset, row: tuple[int, int, Any], answer: bytes, listener_name: str
+    ) -> ProduceResponse | Pending[Any]:
+        """The answer to one request of a group, when all replicas in sync have its batch."""
+        version, _, acks, _, topic, index, *_, timeout_ms = asked
+        appended = AppendedBatch(base_offset, base_offset + row[2][1], NO_TIMESTAMP)
+        single: Asked = (version, 0, acks, timeout_ms, topic, index, row[0], row[1], 0, row[2])
+        log_start = partition.log.log_start_offset
+        plainly = partial(self._wait, single, partition, partition.leader_epoch, appended, log_start, listener_name)
+        return self._committed(partition, appended, answer, timeout_ms, plainly)
+
+    def _committed(
+        self, partition: Partition, appended: AppendedBatch, answer: bytes, timeout_ms: int, plainly: Callable[[], DelayedProduce]
+    ) -> ProduceResponse | Pending[Any]:
+        replicas, deadline_ms = self._replicas, self._monotonic_ms() + max(timeout_ms, 0)
+        delayed = DelayedSmallProduce(replicas, partition, appended.last_offset + 1, answer, deadline_ms, plainly)
+        return delayed.pending if replicas.waiting.commits.watch(delayed) else plainly().start()
+
+    def _partition_of(self, asked: Run | Group) -> Partition | None:
+        """The partition that several requests are for, if they may be usual there."""
+        topic, earliest, latest, largest = asked[4], asked[6], asked[7], asked[8]
+        image, now_ms = self._replicas.image, self._wall_ms()
         if image is None:
             return None
         name = topic if isinstance(topic, str) else image.topic_names.get(topic, "")
-        partition = replicas.find(name, index)
+        partition = self._replicas.find(name, asked[5])
         if not isinstance(partition, Partition) or not partition.is_leader or largest > partition.small_batch_bytes:
             return None
         rules = partition.rules
-        if (
-            earliest < now_ms - rules.timestamp_before_max_ms
-            or latest > now_ms + rules.timestamp_after_max_ms
-            or (acks != 1 and partition.leadership is not None)
-        ):
-            return None
+        is_timely = earliest >= now_ms - rules.timestamp_before_max_ms and latest <= now_ms + rules.timestamp_after_max_ms
+        return partition if is_timely else None
+
+    def _append_together(
+        self, asked: Run | Group, buffer: memoryview, partition: Partition, *, is_run: bool
+    ) -> tuple[bytes, tuple[Offset, ...]] | None:
+        """Append the batches of several requests. Returns the answers behind each other, and the base offsets; None as `handle_run`."""
         batches = []
-        for start, crc, fields in rows:
+        for start, crc, fields in asked[10]:
             end = start + fields[0]
             if crc32c(buffer[start + ATTRIBUTES_POSITION : end]) != crc:
                 return None
             batch = ValidatedBatch(*fields)
             batch.tail = (buffer[start + MAGIC_POSITION : end],)
             batches.append(batch)
-        base_offsets = replicas.append_run(partition, batches, size, now_ms)
+        base_offsets = self._replicas.append_together(partition, batches, asked[9], batches[:1] if is_run else batches, self._wall_ms())
         if base_offsets is None:
             return None
         partition.traffic.produce_requests += len(batches)
-        answers = self._write_run(version, correlation_ids, topic, index, base_offsets, NO_TIMESTAMP, partition.log.log_start_offset)
+        answers = self._write_run(asked[0], asked[1], asked[4], asked[5], base_offsets, NO_TIMESTAMP, partition.log.log_start_offset)
         assert answers is not None, asked
-        return answers, stop, len(batches)
+        return answers, base_offsets
 
     def _wait(
         self,
@@ -149,4 +196,5 @@ def small_produce(parts: ProduceParts) -> QuickPath | None:
     if compiled is None:
         return None
     small = SmallProduce(parts, compiled)
-    return QuickPath(compiled.read_produce, small.handle, RunPath(compiled.read_run, small.handle_run))
+    run, group = RunPath(compiled.read_run, small.handle_run), GroupPath(compiled.read_round, small.handle_group)
+    return QuickPath(compiled.read_produce, small.handle, run, group)

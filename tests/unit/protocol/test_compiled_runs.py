@@ -180,7 +180,7 @@ def test_the_answers_of_a_run_are_those_of_its_requests(  # noqa: PLR0917
         (9, (1, 2), "t", 0, (0, 2**63), 0, 0),
         (9, (1, 2), "t", 0, (0, None), 0, 0),
         (13, (1, 2), "t", 0, (0, 1), 0, 0),
-        (9, (1,) * 17, "t", 0, (1,) * 17, 0, 0),
+        (9, (1,) * 65, "t", 0, (1,) * 65, 0, 0),
     ],
 )
 def test_answers_that_no_run_could_have_are_left_to_the_plain_form(arguments: tuple[Any, ...]) -> None:

@@ -9,11 +9,12 @@ import msgspec
 import pytest
 
 from lowtide.broker.audit.audit_log import NO_AUDIT
+from lowtide.broker.authorizer.authorizer import WriteGrants
 from lowtide.broker.authorizer.resources import Operation
 from lowtide.broker.authorizer.standard_authorizer import StandardAuthorizer
 from lowtide.broker.guards import topics
 from lowtide.broker.guards.producing import guarded_produce
-from lowtide.broker.network.routes import HandlerSpec, QuickPath, RunPath
+from lowtide.broker.network.routes import GroupPath, HandlerSpec, QuickPath, RunPath
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.security.principal import KafkaPrincipal
 from lowtide.metadata.acl_image import AclImage
@@ -54,23 +55,32 @@ class Guarded:
         monkeypatch.setattr(topics, "produce", counted)
         spec = HandlerSpec(key=ApiKey.PRODUCE, handle=lambda _request, _context: ProduceResponse(responses=[]))
         quick = QuickPath(
-            lambda *_: None, lambda asked, _buffer, _client: asked, RunPath(lambda *_: None, lambda asked, _buffer, _client: asked)
+            lambda *_: None,
+            lambda asked, _buffer, _client: asked,
+            RunPath(lambda *_: None, lambda asked, _buffer, _client: asked),
+            GroupPath(lambda *_: None, lambda asked, _buffer, _clients: asked),
         )
         guarded = guarded_produce(msgspec.structs.replace(spec, quick=quick), broker)
         self.handle: Any = guarded.handle
         assert guarded.quick is not None
         assert guarded.quick.run is not None
+        assert guarded.quick.group is not None
         self.handle_quickly, self.handle_run = guarded.quick.handle, guarded.quick.run.handle
+        self.handle_group: Any = guarded.quick.group.handle
 
     def use(self, *rules: AclRecord) -> None:
         self.authorizer.use({repr(rule).encode(): AclImage(rule, 1) for rule in rules})
 
     def is_quick(self, topic: str | bytes) -> bool:
-        """Whether the quick path takes a request for a topic, and a run of them."""
+        """Whether the quick path takes a request for a topic, a run of them, and a group where all others may write."""
         asked = (9, 1, 1, 1000, topic, 0, 0, 0, 0, ())
         run = (9, (1, 2), 1, 100, topic, 0, 0, 0, 0, 0, ())
         is_taken = self.handle_quickly(asked, memoryview(b""), self.connection) is asked
         assert (self.handle_run(run, memoryview(b""), self.connection) is run) == is_taken
+        other: Any = SimpleNamespace(principal=BOB, write_grants=WriteGrants(BOB))
+        other.write_grants.remember(topic)
+        for clients in ([other, self.connection], [self.connection, other]):
+            assert (self.handle_group(run, memoryview(b""), clients) is run) == is_taken
         return is_taken
 
     def errors(self, *names: str | bytes, records: bytes = b"", transactional_id: str | None = None) -> list[int]:

@@ -211,7 +211,7 @@ def test_a_laned_connection_is_read_only_as_far_as_it_is_executed() -> None:
             writer.write(frame(ECHO, number, body))
             await asyncio.sleep(0.1)
         (connection,) = world.host.connections
-        assert len(connection._backlog) + connection._filled <= len(world.host.scratch)
+        assert len(connection._backlog) + connection._filled <= len(world.host.gathering.room)
         world.host.lane._is_scheduled = False
         world.host.lane.enter(connection)
         for number in range(40):

@@ -63,6 +63,7 @@ class World:
     """A broker with a topic of each kind, and a client that sends bytes."""
 
     def __init__(self, loop: SimulatedLoop) -> None:
+        self.loop = loop
         self.chronicle = Chronicle(loop.time)
         self.machine = Machine(
             loop=loop,

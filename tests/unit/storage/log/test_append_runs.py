@@ -70,7 +70,7 @@ def test_a_run_is_what_its_batches_are_one_by_one(  # noqa: PLR0917
     together, singly = logs
     batches, untouched = batches_of(timestamps, producer), state_of(together)
     size = sum(each.size_bytes for each in batches)
-    base_offsets = together.append_run_as_leader(batches, size, leader_epoch=epoch, now_ms=NOW_MS)
+    base_offsets = together.append_together_as_leader(batches, size, batches[:1], leader_epoch=epoch, now_ms=NOW_MS)
     segments = len(singly.segments)
     appended = [singly.append_as_leader(each, leader_epoch=epoch, now_ms=NOW_MS) for each in batches]
     if base_offsets is None:
@@ -90,10 +90,10 @@ def test_a_full_disk_leaves_the_log_as_it_was(free_bytes: int) -> None:
     before, batches = state_of(log), batches_of([NOW_MS, NOW_MS], None)
     filesystem.capacity_bytes = log.size_bytes + free_bytes
     size = sum(each.size_bytes for each in batches)
-    assert log.append_run_as_leader(batches, size, leader_epoch=0, now_ms=NOW_MS) is None
+    assert log.append_together_as_leader(batches, size, batches[:1], leader_epoch=0, now_ms=NOW_MS) is None
     assert state_of(log) == before
     filesystem.capacity_bytes = None
-    assert log.append_run_as_leader(batches, size, leader_epoch=0, now_ms=NOW_MS) == (1, 2)
+    assert log.append_together_as_leader(batches, size, batches[:1], leader_epoch=0, now_ms=NOW_MS) == (1, 2)
 
 
 def test_a_failing_disk_ends_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +106,7 @@ def test_a_failing_disk_ends_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(log.segments[-1]), "write", fail)
     batches = batches_of([NOW_MS, NOW_MS], None)
     with pytest.raises(StorageError):
-        log.append_run_as_leader(batches, 1, leader_epoch=0, now_ms=NOW_MS)
+        log.append_together_as_leader(batches, 1, batches[:1], leader_epoch=0, now_ms=NOW_MS)
     assert log.offline
-    assert log.append_run_as_leader(batches, 1, leader_epoch=0, now_ms=NOW_MS) is None
+    assert log.append_together_as_leader(batches, 1, batches[:1], leader_epoch=0, now_ms=NOW_MS) is None
     assert log.append_as_leader(batches[0], leader_epoch=0, now_ms=NOW_MS) == ErrorCode.KAFKA_STORAGE_ERROR

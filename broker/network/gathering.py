@@ -1,0 +1,152 @@
+"""Small requests of different connections that arrive in one pass of the event loop, executed together: see `GroupPath`.
+
+A producer that waits for each answer has one request in flight, so its connection alone brings nothing that could be appended together.
+Where many such producers keep the loop busy, one pass finds many of them readable. Their requests are left in the receive buffer, one
+behind the other, until the pass is over, and those for the same partition are decided and appended at once.
+
+It costs a request that is alone some hundred nanoseconds. So one waits only if another connection's was executed a moment ago
+(`NEAR_NS`), and none waits for a time (`REST_NS`) after a pass that had nothing to execute together.
+
+Guards: a connection has one request here at most, and while it has one it executes nothing else (`execute` is called before); so its
+answers leave in the order of its requests. What waits here is executed in the next pass at the latest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from lowtide.broker.network.request_times import RequestClock
+from lowtide.broker.network.routes import Route
+from lowtide.broker.request_context import Client
+from lowtide.protocol.api_keys import ApiKey
+
+NEAR_NS = 100_000
+"""So soon after a request of another connection, some more may be there in this pass."""
+
+REST_NS = 2_000_000
+"""So long requests are executed as they come, after a pass that brought nothing to execute together."""
+
+GATHERED_MAX = 64
+"""Requests that wait at most: as many as one call of the compiled module takes (`ROUND_MAX` in runs.h)."""
+
+_FRAME = struct.Struct(">ihh")
+"""The length of a frame, then the API key and version of its request."""
+
+
+class Gathered(Client, Protocol):
+    """What is asked of a connection with a request that waits."""
+
+    closed: bool
+
+    def execute_alone(self, buffer: memoryview, start: int, stop: int) -> None:
+        """Execute the request in `buffer[start:stop]`, and send its answer."""
+        ...
+
+    def give_answer(self, route: Route, correlation_id: int, answer: Any) -> None:
+        """Send the answer of the request that waited: the frame of one, what a handler returns, or the promise of either."""
+        ...
+
+    def fail_gathered(self, route: Route, error: Exception) -> None:
+        """Close: a bug of ours, which is logged."""
+        ...
+
+
+class Gathering:
+    """The requests of a broker's connections that wait for the end of a pass."""
+
+    def __init__(self, size: int, routes: Mapping[Any, Route | None], clock: RequestClock) -> None:
+        """`size` bytes are what a receive may bring while nothing waits; otherwise it may bring half of that at least."""
+        self.room = self._buffer = memoryview(bytearray(size))
+        """Where connections receive: the rest of the buffer, behind the requests that wait."""
+        self.last: object = None
+        """The connection that has executed a request of this kind last, or whose request came last of those that wait."""
+        self._last_ns = self._rest_until_ns = self._first_ns = 0
+        self._routes = routes
+        self._clock = clock
+        self._connections: list[Gathered] = []
+        self._ends: list[int] = []
+
+    def take(self, connection: Gathered, size: int) -> bool:
+        """Let the request wait whose frame has just been received, `size` bytes from the beginning of `room` on. False if it isn't to."""
+        now_ns = self._clock.moment_ns
+        is_near = now_ns - self._last_ns < NEAR_NS
+        self.last, self._last_ns = connection, now_ns
+        if not is_near or now_ns < self._rest_until_ns or size < _FRAME.size:
+            return False
+        route = self._routes[_FRAME.unpack_from(self.room)[1:]]
+        if route is None or route.quick is None or route.quick.group is None:
+            return False
+        if not self._connections:
+            self._first_ns = now_ns
+            asyncio.get_running_loop().call_soon(self.execute)
+        used = size + (self._ends[-1] if self._ends else 0)
+        self._connections.append(connection)
+        self._ends.append(used)
+        self.room = self._buffer[used:]
+        if len(self._connections) >= GATHERED_MAX or 2 * used >= len(self._buffer):
+            self.execute()
+        return True
+
+    def forget(self, connection: object) -> None:
+        """A connection is gone: nothing is kept of it."""
+        if self.last is connection:
+            self.last = None
+
+    def execute(self) -> None:
+        """Execute all that wait."""
+        connections, ends, clock = self._connections, self._ends, self._clock
+        if not connections:
+            return
+        self._connections, self._ends = [], []
+        clock.moment_ns = now_ns = clock.now_ns()
+        executed = set[int]()
+        if len(connections) > 1 and not any(connection.closed for connection in connections):
+            executed = self._execute_groups(connections, ends[-1])
+        if not executed:
+            self._rest_until_ns = now_ns + REST_NS
+        start = 0
+        for place, (connection, end) in enumerate(zip(connections, ends, strict=True)):
+            if place not in executed:
+                clock.moment_ns = clock.now_ns()
+                connection.execute_alone(self._buffer, start, end)
+            start = end
+        self.room = self._buffer
+        self._last_ns = clock.now_ns()
+
+    def _execute_groups(self, connections: list[Gathered], end: int) -> set[int]:
+        """Returns the places of the requests that were executed."""
+        executed = set[int]()
+        route = self._routes[_FRAME.unpack_from(self._buffer)[1:]]
+        if route is None or route.quick is None or route.quick.group is None:
+            return executed
+        for asked in route.quick.group.read(self._buffer, 0, end) or ():
+            if self._execute_group(asked, [connections[place] for place in asked[3]]):
+                executed.update(asked[3])
+        return executed
+
+    def _execute_group(self, asked: Any, connections: list[Gathered]) -> bool:
+        """Returns whether they were executed; if not, nothing was changed."""
+        route, clock = self._routes[ApiKey.PRODUCE, asked[0]], self._clock
+        if route is None or route.quick is None or route.quick.group is None:
+            return False
+        began_ns = clock.now_ns()
+        try:
+            answers = route.quick.group.handle(asked, self._buffer, list[Client](connections))
+        except Exception as error:  # noqa: BLE001  as in `Connection._on_request`, of several
+            for connection in connections:
+                connection.fail_gathered(route, error)
+            return True
+        if answers is None:
+            return False
+        took_ns, times = clock.now_ns() - began_ns, route.times
+        clock.times, clock.moment_ns = times, began_ns
+        times.queue[(began_ns - self._first_ns).bit_length()] += len(connections)
+        if count := sum([type(answer) is bytes for answer in answers]):
+            times.quick[(took_ns // count).bit_length()] += count
+            times.quick_ns += took_ns
+        for connection, correlation_id, answer in zip(connections, asked[1], answers, strict=True):
+            connection.give_answer(route, correlation_id, answer)
+        return True
