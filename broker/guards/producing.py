@@ -58,10 +58,14 @@ def guarded_produce(spec: HandlerSpec, broker: BrokerContext) -> HandlerSpec:
 
 def _guarded_quickly(quick: QuickPath) -> QuickPath:
     """The quick path for topics that the connection is known to be allowed to write to."""
-    run, group = quick.run, quick.group
+    run, group, handle = quick.run, quick.group, _permitted(quick.handle)
+
+    def handle_plain(asked: Asked, buffer: Any, client: Client) -> Any:
+        return handle(asked, buffer, client) if asked[10] is None else None  # A transactional id needs a permission of its own.
+
     return QuickPath(
         quick.read,
-        _permitted(quick.handle),
+        handle_plain,
         None if run is None else RunPath(run.read, _permitted(run.handle)),
         None if group is None else GroupPath(group.read, _all_permitted(group.handle)),
     )

@@ -42,10 +42,11 @@ RowBuffers = tuple[
 """Rows, timestamps, keys, values, lists of headers, names, contents."""
 
 
-SmallProduce = tuple[int, int, int, int, str | bytes, int, int, int, int, tuple[Any, ...]]
+SmallProduce = tuple[int, int, int, int, str | bytes, int, int, int, int, tuple[Any, ...], str | None]
 """Version, correlation id, acks, timeout in ms, topic (its name, or its id where the version has ids), partition, where the batch begins in
-the buffer, its checksum, which has yet to be compared, the smallest timestamp of its records, and the fields of a
-`storage.log.validator.ValidatedBatch` with an empty tail."""
+the buffer, its checksum, which has yet to be compared, the smallest timestamp of its records, the fields of a
+`storage.log.validator.ValidatedBatch` with an empty tail, and the transactional id. With one the batch is of a producer's transaction, and
+without one of none."""
 
 ProduceRun = tuple[int, tuple[int, ...], int, int, str | bytes, int, int, int, int, int, tuple[tuple[int, int, tuple[Any, ...]], ...]]
 """Version, correlation ids, acks, where the run ends in the buffer, topic, partition, the smallest and the largest timestamp of its
@@ -151,7 +152,7 @@ class CompiledWalk(CompiledSyncs, Protocol):
     def read_produce(self, buffer: Buffer, start: int, stop: int, /) -> SmallProduce | None:
         """The Produce request in `buffer[start:stop]`, header included: one small batch for one partition, sound but for its checksum.
 
-        Neither compressed nor transactional; acks is 1 or -1.
+        Not compressed; acks is 1 or -1.
         """
 
     def produce_answer(  # noqa: PLR0913  the compiled function's
@@ -170,14 +171,15 @@ class CompiledWalk(CompiledSyncs, Protocol):
     def read_run(self, buffer: Buffer, start: int, end: int, frame_max: int, /) -> ProduceRun | None:
         """Requests as `read_produce` takes them, whose frames, lengths included, follow each other from `start` on: two at least.
 
-        They have version, acks, topic, partition and producer of the first one. Of an idempotent producer their sequences have no gap.
+        They have version, acks, topic, partition and producer of the first one, and no transactional id. Of an idempotent producer their
+        sequences have no gap.
         """
 
     def read_round(self, buffer: Buffer, start: int, end: int, /) -> list[ProduceGroup] | None:
         """Requests of several connections, one of each, whose frames, lengths included, follow each other: at most the first 64.
 
-        In a group are those that `read_produce` takes and that have version, acks, timeout, topic and partition in common: two at least,
-        and of an idempotent producer no more than one. None where there is no group.
+        In a group are those that `read_produce` takes and that have version, acks, timeout, topic and partition in common, and no
+        transactional id: two at least, and of an idempotent producer no more than one. None where there is no group.
         """
 
     def run_answer(  # noqa: PLR0913  the compiled function's

@@ -8,11 +8,6 @@
 
 #include <string.h>
 
-PyObject *text_of(const struct text *text)
-{
-    return text->size < 0 ? Py_NewRef(Py_None) : PyUnicode_DecodeUTF8((const char *)text->bytes, text->size, NULL);
-}
-
 /* Puts who asks into the first places of a new tuple. */
 static bool put_member(PyObject *tuple, const struct member *member)
 {

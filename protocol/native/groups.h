@@ -7,7 +7,6 @@
 #include "commit.h"
 
 /* What was read, as Python has it: null with an exception where there is no memory. */
-PyObject *text_of(const struct text *text);
 PyObject *rows_of(const struct small_commit *commit);
 PyObject *topic_of(const struct small_commit *commit);
 PyObject *committed_answer(const struct small_commit *commit);

@@ -21,21 +21,26 @@
 #define CURRENT_MAGIC 2
 #define NO_TIMESTAMP (-1)
 
-bool may_be_small_batch(const uint8_t *start, size_t size)
+bool may_be_small_batch(const struct small_batch *batch)
 {
-    /* Attributes are 0: not compressed, of no transaction, with the producer's timestamps. */
+    const uint8_t *start = batch->start;
+    size_t size = batch->size;
+    /* Not compressed, with the producer's timestamps, and of a transaction if the request is. */
     return size > BATCH_OVERHEAD && size <= SMALL_BATCH_BYTES && int64_at(start) == 0 &&
-           int32_at(start + 8) == (int32_t)(size - LOG_OVERHEAD) && start[16] == CURRENT_MAGIC && int16_at(start + 21) == 0;
+           int32_at(start + 8) == (int32_t)(size - LOG_OVERHEAD) && start[16] == CURRENT_MAGIC && int16_at(start + 21) == batch->attributes;
 }
 
-bool read_small_batch(const uint8_t *start, size_t size, struct small_batch *batch)
+bool read_small_batch(struct small_batch *batch)
 {
-    if (!may_be_small_batch(start, size)) {
+    if (!may_be_small_batch(batch)) {
         return false;
     }
+    const uint8_t *start = batch->start;
+    size_t size = batch->size;
     *batch = (struct small_batch){.start = start,
                                   .size = size,
                                   .crc = (uint32_t)number_at(start + 17, 4),
+                                  .attributes = batch->attributes,
                                   .last_offset_delta = int32_at(start + 23),
                                   .base_timestamp = int64_at(start + 27),
                                   .max_timestamp = int64_at(start + 35),
@@ -44,7 +49,7 @@ bool read_small_batch(const uint8_t *start, size_t size, struct small_batch *bat
                                   .base_sequence = int32_at(start + 53),
                                   .record_count = int32_at(start + 57)};
     if (batch->record_count <= 0 || batch->last_offset_delta != batch->record_count - 1 || batch->max_timestamp < NO_TIMESTAMP ||
-        (batch->producer_id >= 0 && batch->base_sequence < 0)) {
+        (batch->producer_id >= 0 ? batch->base_sequence < 0 : batch->attributes == TRANSACTIONAL)) {
         return false;
     }
     struct walked walked;
@@ -91,10 +96,10 @@ bool read_produce_fields(const uint8_t *frame, size_t size, struct small_produce
     }
     struct rest rest = {.at = frame + head_size, .end = frame + size, .is_sound = true};
     bool is_flexible = produce->version >= FLEXIBLE_SINCE;
-    /* No transactional id. */
-    if (is_flexible ? !take_byte(&rest, 0) : int16_at(take(&rest, 2)) != -1) {
+    if (!take_nullable(&rest, is_flexible, &produce->transactional_id) || produce->transactional_id.size == 0) {
         return false;
     }
+    produce->batch.attributes = produce->transactional_id.size < 0 ? 0 : TRANSACTIONAL;
     const uint8_t *acks_and_timeout = take(&rest, 6);
     if (!rest.is_sound) {
         return false;
@@ -116,7 +121,7 @@ bool read_produce_fields(const uint8_t *frame, size_t size, struct small_produce
 
 bool read_small_produce(const uint8_t *frame, size_t size, struct small_produce *produce)
 {
-    return read_produce_fields(frame, size, produce) && read_small_batch(produce->batch.start, produce->batch.size, &produce->batch);
+    return read_produce_fields(frame, size, produce) && read_small_batch(&produce->batch);
 }
 
 /* ---------------------------------------------------------------- the answer */

@@ -1,4 +1,4 @@
-/* A Produce request as most are: one batch of few bytes for one partition, not compressed, of no transaction. No Python here.
+/* A Produce request as most are: one batch of few bytes for one partition, not compressed. No Python here.
 
    As in records.h the bytes may come from anybody: each function reads within what it is given, compares sizes with what is left, and
    answers false for whatever isn't exactly that; the plain form decides about it. The checksum is not looked at. */
@@ -6,12 +6,17 @@
 #ifndef LOWTIDE_PRODUCE_H
 #define LOWTIDE_PRODUCE_H
 
+#include "fields.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 /* Of a batch, inclusive. So it has fewer records than an event loop may walk over at once (`QUICK_RECORDS`). */
 #define SMALL_BATCH_BYTES (64 << 10)
+
+/* The attributes of a batch that belongs to a transaction. */
+#define TRANSACTIONAL 0x10
 
 #define TOPIC_ID_BYTES 16
 #define TOPIC_IDS_SINCE 13
@@ -21,6 +26,7 @@ struct small_batch {
     const uint8_t *start;
     size_t size;
     uint32_t crc;
+    int16_t attributes; /* 0, or TRANSACTIONAL */
     int32_t last_offset_delta, record_count, offset_delta_of_max_timestamp;
     int64_t base_timestamp, max_timestamp, min_timestamp;
     int64_t producer_id;
@@ -31,7 +37,8 @@ struct small_batch {
 struct small_produce {
     int16_t version;
     int32_t correlation_id;
-    int16_t acks; /* 1 or -1 */
+    struct text transactional_id; /* in ASCII, not empty; without one the batch is of no transaction, and with one it is of a producer's */
+    int16_t acks;                 /* 1 or -1 */
     int32_t timeout_ms;
     const uint8_t *topic; /* its name in ASCII, or from version 13 on its id */
     size_t topic_size;
@@ -42,10 +49,11 @@ struct small_produce {
 /* Reads the request in `frame`, from its header on. */
 bool read_small_produce(const uint8_t *frame, size_t size, struct small_produce *produce);
 
-/* Its parts: all but the batch, of which only start and size are set; whether a batch looks like a small one; and the batch. */
+/* Its parts: all but the batch, of which only start, size and attributes are set; whether a batch looks like a small one of these; and the
+   batch. */
 bool read_produce_fields(const uint8_t *frame, size_t size, struct small_produce *produce);
-bool may_be_small_batch(const uint8_t *start, size_t size);
-bool read_small_batch(const uint8_t *start, size_t size, struct small_batch *batch);
+bool may_be_small_batch(const struct small_batch *batch);
+bool read_small_batch(struct small_batch *batch);
 
 /* What is answered where it was written. */
 struct produced {

@@ -17,6 +17,11 @@ bool put_number(PyObject *tuple, Py_ssize_t place, int64_t number)
     return put_item(tuple, place, PyLong_FromLongLong(number));
 }
 
+PyObject *text_of(const struct text *text)
+{
+    return text->size < 0 ? Py_NewRef(Py_None) : PyUnicode_DecodeUTF8((const char *)text->bytes, text->size, NULL);
+}
+
 bool view_request(struct views *views, PyObject *const *arguments, struct request *request)
 {
     int64_t start, stop;
@@ -66,7 +71,7 @@ static PyObject *batch_fields(const struct small_batch *batch)
         !put_number(fields, 2, batch->record_count) || !put_number(fields, 3, batch->max_timestamp) ||
         !put_number(fields, 4, batch->offset_delta_of_max_timestamp) || !put_number(fields, 5, batch->base_timestamp) ||
         !put_number(fields, 6, batch->producer_id) || !put_number(fields, 7, batch->producer_epoch) ||
-        !put_number(fields, 8, batch->base_sequence) || !put_number(fields, 9, 0) || !put_item(fields, 10, PyTuple_New(0))) {
+        !put_number(fields, 8, batch->base_sequence) || !put_number(fields, 9, batch->attributes) || !put_item(fields, 10, PyTuple_New(0))) {
         Py_DECREF(fields);
         return NULL;
     }
@@ -93,12 +98,13 @@ PyObject *read_produce(PyObject *module, PyObject *const *arguments, Py_ssize_t 
     if (!view_request(&views, arguments, &request) || !read_small_produce(request.bytes, request.size, &produce)) {
         return leave_to_plain_form(&views);
     }
-    PyObject *read = PyTuple_New(10);
+    PyObject *read = PyTuple_New(11);
     if (read != NULL &&
         (!put_number(read, 0, produce.version) || !put_number(read, 1, produce.correlation_id) || !put_number(read, 2, produce.acks) ||
          !put_number(read, 3, produce.timeout_ms) || !put_item(read, 4, topic_of(&produce)) || !put_number(read, 5, produce.partition) ||
          !put_number(read, 6, (int64_t)request.start + (produce.batch.start - request.bytes)) || !put_number(read, 7, produce.batch.crc) ||
-         !put_number(read, 8, produce.batch.min_timestamp) || !put_item(read, 9, batch_fields(&produce.batch)))) {
+         !put_number(read, 8, produce.batch.min_timestamp) || !put_item(read, 9, batch_fields(&produce.batch)) ||
+         !put_item(read, 10, text_of(&produce.transactional_id)))) {
         Py_DECREF(read);
         read = NULL;
     }

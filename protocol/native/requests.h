@@ -4,6 +4,7 @@
 #define LOWTIDE_REQUESTS_H
 
 #include "arguments.h"
+#include "fields.h"
 
 /* The bytes of a request, `buffer[start:stop]`, and where they begin. */
 struct request {
@@ -17,6 +18,9 @@ bool view_request(struct views *views, PyObject *const *arguments, struct reques
 /* Puts a new reference, or a new number, into a new tuple; false if there is none. */
 bool put_item(PyObject *tuple, Py_ssize_t place, PyObject *value);
 bool put_number(PyObject *tuple, Py_ssize_t place, int64_t number);
+
+/* A string, or None: null with an exception where there is no memory. */
+PyObject *text_of(const struct text *text);
 
 /* `read_head(buffer, start, stop, is_flexible)` of the module. */
 PyObject *read_head(PyObject *module, PyObject *const *arguments, Py_ssize_t given);

@@ -37,7 +37,8 @@ static size_t read_fields_of_run(const uint8_t *bytes, size_t size, size_t frame
         size_t length = read_length(place);
         struct small_produce *request = &run->requests[count];
         if (length > frame_max || length > size - at - LENGTH_BYTES || !read_produce_fields(place + LENGTH_BYTES, length, request) ||
-            !may_be_small_batch(request->batch.start, request->batch.size) || (count > 0 && !is_alike(request, &run->requests[0]))) {
+            request->transactional_id.size >= 0 || !may_be_small_batch(&request->batch) ||
+            (count > 0 && !is_alike(request, &run->requests[0]))) {
             break;
         }
         at += LENGTH_BYTES + length;
@@ -56,8 +57,7 @@ bool read_produce_run(const uint8_t *bytes, size_t size, size_t frame_max, struc
     }
     for (; run->count < found; run->count++) {
         struct small_batch *batch = &run->requests[run->count].batch;
-        if (!read_small_batch(batch->start, batch->size, batch) ||
-            (run->count > 0 && !follows(batch, &run->requests[run->count - 1].batch))) {
+        if (!read_small_batch(batch) || (run->count > 0 && !follows(batch, &run->requests[run->count - 1].batch))) {
             break;
         }
     }
@@ -112,7 +112,8 @@ bool read_produce_round(const uint8_t *bytes, size_t size, struct produce_round 
         if (length > size - at - LENGTH_BYTES) {
             break;
         }
-        if (read_small_produce(bytes + at + LENGTH_BYTES, length, &round->requests[round->count])) {
+        struct small_produce *request = &round->requests[round->count];
+        if (read_small_produce(bytes + at + LENGTH_BYTES, length, request) && request->transactional_id.size < 0) {
             put_into_group(round, round->count);
         }
         at += LENGTH_BYTES + length;

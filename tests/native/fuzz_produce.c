@@ -18,7 +18,7 @@ static uint8_t *write_letters(uint8_t *at, size_t size)
     return at + size;
 }
 
-static uint8_t *write_batch(uint8_t *start)
+static uint8_t *write_batch(uint8_t *start, int is_transactional)
 {
     static const uint8_t zeros[61];
     uint8_t *at = start + sizeof zeros;
@@ -45,7 +45,8 @@ static uint8_t *write_batch(uint8_t *start)
     (void)write_number(start + 23, records - 1, 4);
     (void)write_number(start + 27, (uint64_t)base, 8);
     (void)write_number(start + 35, (uint64_t)(base + latest), 8);
-    int is_idempotent = next() % 2;
+    int is_idempotent = is_transactional || next() % 2;
+    (void)write_number(start + 21, is_transactional ? TRANSACTIONAL : 0, 2);
     (void)write_number(start + 43, is_idempotent ? 7 : UINT64_MAX, 8);
     (void)write_number(start + 53, is_idempotent ? 0 : UINT64_MAX, 4);
     (void)write_number(start + 57, records, 4);
@@ -61,7 +62,9 @@ static size_t write_request(uint8_t *frame)
     at = write_number(at, next(), 4);
     size_t client_id = next() % 20;
     at = next() % 4 ? write_letters(write_number(at, client_id, 2), client_id) : write_number(at, UINT16_MAX, 2);
-    at = is_flexible ? write_number(at, 0, 2) : write_number(at, UINT16_MAX, 2);
+    at = write_number(at, 0, is_flexible ? 1 : 0);
+    int is_transactional = next() % 2;
+    at = is_transactional ? write_name(at, 1 + (next() % 16 ? next() % 20 : next() % 240), is_flexible) : write_null(at, is_flexible);
     at = write_number(at, next() % 2 ? 1 : UINT16_MAX, 2);
     at = write_number(at, next(), 4);
     at = write_length(at, 1, is_flexible, 4);
@@ -69,7 +72,7 @@ static size_t write_request(uint8_t *frame)
     at = version >= 13 ? write_letters(at, 16) : write_letters(write_length(at, name, is_flexible, 2), name);
     at = write_length(at, 1, is_flexible, 4);
     at = write_number(at, next() % 3, 4);
-    size_t size = (size_t)(write_batch(batch) - batch);
+    size_t size = (size_t)(write_batch(batch, is_transactional) - batch);
     at = write_length(at, size, is_flexible, 4);
     memcpy(at, batch, size);
     at += size;
@@ -112,6 +115,9 @@ static void try_request(const uint8_t *frame, size_t size, int is_whole)
         const struct small_batch *batch = &produce.batch;
         CHECK(produce.topic >= input && produce.topic + produce.topic_size <= batch->start);
         CHECK(batch->start + batch->size <= input + size && batch->size <= SMALL_BATCH_BYTES);
+        const struct text *id = &produce.transactional_id;
+        CHECK(id->size < 0 ? batch->attributes == 0 : batch->attributes == TRANSACTIONAL && batch->producer_id >= 0);
+        CHECK(id->size < 0 || (id->size > 0 && id->bytes >= input && id->bytes + id->size <= produce.topic));
         CHECK(batch->record_count > 0 && batch->min_timestamp <= batch->max_timestamp);
         CHECK(batch->offset_delta_of_max_timestamp <= batch->last_offset_delta);
         try_answer(&produce);
@@ -120,11 +126,12 @@ static void try_request(const uint8_t *frame, size_t size, int is_whole)
 }
 
 /* Several of a request, each behind its length: of an idempotent producer with the sequences that follow. */
-static size_t write_run(uint8_t *bytes, const uint8_t *frame, size_t size, size_t count)
+static size_t write_run(uint8_t *bytes, const uint8_t *frame, size_t size, size_t count, int *is_run)
 {
     uint8_t *at = bytes;
     struct small_produce produce;
     CHECK(read_small_produce(frame, size, &produce));
+    *is_run = count >= 2 && produce.transactional_id.size < 0;
     size_t sequence = (size_t)(produce.batch.start - frame) + 53;
     for (size_t number = 0; number < count; number++) {
         at = write_number(at, size, 4);
@@ -138,14 +145,16 @@ static size_t write_run(uint8_t *bytes, const uint8_t *frame, size_t size, size_
     return (size_t)(at - bytes);
 }
 
-static void try_run(const uint8_t *bytes, size_t size, size_t whole)
+/* `whole`: how many requests were written, 0 where they were changed. */
+static void try_run(const uint8_t *bytes, size_t size, size_t whole, int is_run)
 {
     runs++;
     struct produce_run run;
     uint8_t *input = copy(bytes, size);
     size_t frame_max = next() % 8 == 0 ? next() % 300 : FRAME_BYTES;
     bool is_read = read_produce_run(input, size, whole ? FRAME_BYTES : frame_max, &run);
-    CHECK(!whole || (whole < 2 && !is_read) || (is_read && run.count == (whole < RUN_MAX ? whole : RUN_MAX)));
+    CHECK(!whole || is_read == is_run);
+    CHECK(!whole || !is_read || run.count == (whole < RUN_MAX ? whole : RUN_MAX));
     if (is_read) {
         CHECK(run.count >= 2 && run.count <= RUN_MAX && run.size <= size);
         const uint8_t *before = input;
@@ -154,6 +163,7 @@ static void try_run(const uint8_t *bytes, size_t size, size_t whole)
             CHECK(request->batch.start > before && request->topic > before && request->topic < request->batch.start);
             before = request->batch.start + request->batch.size;
             CHECK(before <= input + run.size);
+            CHECK(request->transactional_id.size < 0 && request->batch.attributes == 0);
             CHECK(request->version == run.requests[0].version && request->partition == run.requests[0].partition);
             CHECK(request->batch.producer_id < 0 ? run.requests[0].batch.producer_id < 0
                                                  : request->batch.producer_id == run.requests[0].batch.producer_id);
@@ -199,12 +209,13 @@ int main(int count, char **arguments)
     for (unsigned long round = 0; (round & 1023) != 0 || time(NULL) < end; round++) {
         size_t size = write_request(frame);
         try_request(frame, size, 1);
-        size_t frames = 1 + (next() % 8 ? next() % 4 : next() % FRAMES_MAX), together = write_run(bytes, frame, size, frames);
-        try_run(bytes, together, frames);
+        int is_run;
+        size_t frames = 1 + (next() % 8 ? next() % 4 : next() % FRAMES_MAX), together = write_run(bytes, frame, size, frames, &is_run);
+        try_run(bytes, together, frames, is_run);
         try_round(bytes, together, frames);
         for (unsigned again = next() % 8; again > 0; again--) {
             size_t changed = mutate(bytes, together);
-            try_run(bytes, changed, 0);
+            try_run(bytes, changed, 0, 0);
             try_round(bytes, changed, 0);
         }
         /* Some times more with other bytes: most of the work is to write it. */

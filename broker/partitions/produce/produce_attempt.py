@@ -15,7 +15,7 @@ from lowtide.broker.network.endpoints import endpoints_for
 from lowtide.broker.partitions.delayed.produce import DelayedProduce, ProduceWait
 from lowtide.broker.partitions.produce.produce_rows import failed, not_appended, refused_for_now, rejected
 from lowtide.broker.partitions.produce.slow_batches import LARGE_BYTES, KeptBytes, Rest, SlowBatch, is_compressed
-from lowtide.broker.partitions.produce.transaction_question import AskedTransaction, Question, Verifier, told_to_producer
+from lowtide.broker.partitions.produce.transaction_question import AskedTransaction, Question, Verifier, needs_no_question, told_to_producer
 from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.protocol.api_keys import TOPIC_IDS_SINCE
 from lowtide.protocol.errors import ErrorCode
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 _ZSTD_SINCE = 7
 CURRENT_LEADER_SINCE: Final = 10
 _ABORTABLE_SINCE = 11
-_ADDS_SINCE = 12
+ADDS_SINCE: Final = 12
 _ACKS_ALL = -1
 
 QUICK_REQUEST_BYTES: Final = 4 << 20
@@ -295,8 +295,8 @@ class ProduceAttempt(msgspec.Struct):
         transactional_id = self.request.transactional_id
         if transactional_id is None:
             return failed(key.partition, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-        adds = self.version >= _ADDS_SINCE
-        if state.is_in_transaction(batch.producer_id, batch.producer_epoch) or not (adds or verifier.is_wanted):
+        adds = self.version >= ADDS_SINCE
+        if needs_no_question(state, verifier, (batch.producer_id, batch.producer_epoch), adds=adds):
             return None
         if state.is_fenced(batch.producer_id, batch.producer_epoch):
             return failed(key.partition, ErrorCode.INVALID_PRODUCER_EPOCH)

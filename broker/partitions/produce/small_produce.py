@@ -3,7 +3,7 @@
 Most requests of most producers are that. The compiled module reads the request, checks its batch, and writes the answer; what is decided
 is decided here, in the order of `ProduceAttempt.append`, which is the definition. Whatever isn't usual is left to it before anything is
 changed: a partition that isn't led here or online, acks=all with too few in sync, rules that want more than a look at size and times, a
-flush that may be due, a wrong checksum.
+flush that may be due, a wrong checksum, a transaction that isn't known at once to have the partition.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from crc32c import crc32c
 from lowtide.broker.network.routes import GroupPath, QuickPath, RunPath
 from lowtide.broker.partitions.delayed.produce import DelayedProduce, ProduceWait
 from lowtide.broker.partitions.delayed.small_produce import DelayedSmallProduce
-from lowtide.broker.partitions.produce.produce_attempt import CURRENT_LEADER_SINCE, ProduceParts, count_refused, delayed_produce
+from lowtide.broker.partitions.produce.produce_attempt import ADDS_SINCE, CURRENT_LEADER_SINCE, ProduceParts, count_refused, delayed_produce
 from lowtide.broker.partitions.produce.produce_rows import not_appended
+from lowtide.broker.partitions.produce.transaction_question import AskedTransaction, Question, needs_no_question
 from lowtide.protocol import native
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
@@ -52,11 +53,9 @@ class SmallProduce:
 
     def handle(self, asked: Asked, buffer: memoryview, client: Client) -> bytes | ProduceResponse | Pending[Any] | None:
         """Append the batch, and answer or promise to; None, without having changed anything, if the request isn't usual after all."""
-        version, correlation_id, acks, timeout_ms, topic, index, start, crc, earliest, fields = asked
+        version, correlation_id, acks, timeout_ms, topic, index, start, crc, earliest, fields, transactional_id = asked
         replicas, image, now_ms = self._replicas, self._replicas.image, self._wall_ms()
-        if image is None:
-            return None
-        name = topic if isinstance(topic, str) else image.topic_names.get(topic, "")
+        name = topic if isinstance(topic, str) else "" if image is None else image.topic_names.get(topic, "")
         partition, stop = replicas.find(name, index), start + fields[0]
         if not isinstance(partition, Partition) or not partition.is_leader or fields[0] > partition.small_batch_bytes:
             return None
@@ -66,11 +65,15 @@ class SmallProduce:
             or fields[3] > now_ms + rules.timestamp_after_max_ms
             or crc32c(buffer[start + ATTRIBUTES_POSITION : stop]) != crc
             or (acks != 1 and not partition.has_enough_in_sync)
+            or (transactional_id is not None and not self._may_join(transactional_id, partition, asked, now_ms))
         ):
             return None
         partition.traffic.produce_requests += 1
         batch = ValidatedBatch(*fields)
         batch.tail = (buffer[start + MAGIC_POSITION : stop],)
+        committed = replicas.append_committed(partition, batch, now_ms)
+        if committed is not None:
+            return self._write(version, correlation_id, topic, index, committed, NO_TIMESTAMP, log.log_start_offset)
         appended = replicas.append(partition, batch, now_ms)
         if not isinstance(appended, AppendedBatch):
             row = not_appended(index, appended, partition, buffer[start:stop], now_ms)
@@ -80,7 +83,7 @@ class SmallProduce:
         if acks == 1 or log.high_watermark > appended.last_offset or answer is None:
             return answer
         plainly = partial(self._wait, asked, partition, partition.leader_epoch, appended, start_offset, client.listener_name)
-        return self._committed(partition, appended, answer, timeout_ms, plainly)
+        return self._when_committed(partition, appended, answer, timeout_ms, plainly)
 
     def handle_run(self, asked: Run, buffer: memoryview, _client: Client) -> tuple[bytes, int, int] | None:
         """Append the batches of a run with one write, and answer; None, without having changed anything, if one of them is unusual."""
@@ -115,12 +118,12 @@ class SmallProduce:
         """The answer to one request of a group, when all replicas in sync have its batch."""
         version, _, acks, _, topic, index, *_, timeout_ms = asked
         appended = AppendedBatch(base_offset, base_offset + row[2][1], NO_TIMESTAMP)
-        single: Asked = (version, 0, acks, timeout_ms, topic, index, row[0], row[1], 0, row[2])
+        single: Asked = (version, 0, acks, timeout_ms, topic, index, row[0], row[1], 0, row[2], None)
         log_start = partition.log.log_start_offset
         plainly = partial(self._wait, single, partition, partition.leader_epoch, appended, log_start, listener_name)
-        return self._committed(partition, appended, answer, timeout_ms, plainly)
+        return self._when_committed(partition, appended, answer, timeout_ms, plainly)
 
-    def _committed(
+    def _when_committed(
         self, partition: Partition, appended: AppendedBatch, answer: bytes, timeout_ms: int, plainly: Callable[[], DelayedProduce]
     ) -> ProduceResponse | Pending[Any]:
         replicas, deadline_ms = self._replicas, self._monotonic_ms() + max(timeout_ms, 0)
@@ -131,9 +134,7 @@ class SmallProduce:
         """The partition that several requests are for, if they may be usual there."""
         topic, earliest, latest, largest = asked[4], asked[6], asked[7], asked[8]
         image, now_ms = self._replicas.image, self._wall_ms()
-        if image is None:
-            return None
-        name = topic if isinstance(topic, str) else image.topic_names.get(topic, "")
+        name = topic if isinstance(topic, str) else "" if image is None else image.topic_names.get(topic, "")
         partition = self._replicas.find(name, asked[5])
         if not isinstance(partition, Partition) or not partition.is_leader or largest > partition.small_batch_bytes:
             return None
@@ -160,6 +161,24 @@ class SmallProduce:
         answers = self._write_run(asked[0], asked[1], asked[4], asked[5], base_offsets, NO_TIMESTAMP, partition.log.log_start_offset)
         assert answers is not None, asked
         return answers, base_offsets
+
+    def _may_join(self, transactional_id: str, partition: Partition, asked: Asked, now_ms: int) -> bool:
+        """Whether the batch may be appended as far as its transaction goes, as `ProduceAttempt` decides it.
+
+        False where that takes longer, or it may not: the same is decided again then. The verification begins here, as there, for what the
+        log has to say of a producer that it doesn't know.
+        """
+        state, verifier, adds = partition.log.producer_state, self._parts.verifier, asked[0] >= ADDS_SINCE
+        producer_id, producer_epoch, base_sequence = asked[9][6:9]
+        if needs_no_question(state, verifier, (producer_id, producer_epoch), adds=adds):
+            return True
+        if adds or state.is_fenced(producer_id, producer_epoch):
+            return False
+        question = Question(AskedTransaction(transactional_id, producer_id, producer_epoch, adds), partition.topic_partition)
+        if verifier.answer_now(question) != ErrorCode.NONE:
+            return False
+        state.verifications.begin(producer_id, producer_epoch, base_sequence, adds_itself=adds, now_ms=now_ms)
+        return True
 
     def _wait(
         self,

@@ -7,12 +7,15 @@ transaction wouldn't reach. Source: KIP-890; Kafka's `AddPartitionsToTxnManager`
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import msgspec
 
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import ProducerEpoch, ProducerId, TopicPartition
+
+if TYPE_CHECKING:
+    from lowtide.storage.log.producer_state import ProducerStateManager
 
 _COMES_AGAIN: Final = frozenset(
     {
@@ -58,6 +61,11 @@ class Verifier(Protocol):
     def ask(self, question: Question, renew: Callable[[], None], answered: Answered) -> None:
         """Have the answer, later. `renew` is called before every further attempt."""
         ...
+
+
+def needs_no_question(state: ProducerStateManager, verifier: Verifier, producer: tuple[ProducerId, ProducerEpoch], *, adds: bool) -> bool:
+    """Whether a batch may be appended as far as its transaction goes: it is open in that log, or nothing is to be asked."""
+    return state.is_in_transaction(*producer) or not (adds or verifier.is_wanted)
 
 
 def told_to_producer(error: ErrorCode, *, knows_abortable: bool, adds: bool) -> ErrorCode:

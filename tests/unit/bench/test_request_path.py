@@ -10,7 +10,7 @@ from bench.request_path import REQUESTS, RequestPath, request_path
 from lowtide.protocol import native
 
 BUDGETS = {
-    "Produce, acks=1": (8, 2_300, 18),
+    "Produce, acks=1": (7, 2_200, 16),
     "Produce, acks=all, three replicas": (23, 6_300, 320),
     "Fetch, records there": (10, 4_000, 42),
     "OffsetCommit": (24, 5_700, 56),
@@ -46,7 +46,7 @@ def test_a_request_keeps_to_its_budget(name: str) -> None:
             "Produce, acks=1",
             [
                 ("broker/network/connection.py", "_on_request"),
-                ("storage/log/log.py", "append_as_leader"),
+                ("storage/log/log.py", "append_"),
                 ("storage/log/segment.py", "write"),
             ],
         ),

@@ -46,6 +46,8 @@ FIELDS = st.none() | st.binary(max_size=20)
 RECORDS = st.lists(st.tuples(TIMES, FIELDS, FIELDS, st.just(()) | st.just(((b"name", b"content"),))), min_size=1, max_size=4)
 INT64 = st.integers(-(2**63), 2**63 - 1)
 PRODUCERS = st.none() | st.tuples(st.integers(0, 2**63 - 1), st.integers(0, 2**15 - 1), st.integers(0, 2**31 - 10))
+TRANSACTIONS = st.none() | NAMES
+"""Transactional ids. A batch that has none isn't transactional, and one that has one has a producer: see `transactional`."""
 CHANGES = st.lists(st.tuples(st.integers(0, 4096), st.integers(0, 255) | st.sampled_from([0, 1, 2, 0x7F, 0x80, 0xFF])), max_size=3)
 
 
@@ -53,6 +55,13 @@ def batch_of(records: list[Any], producer: tuple[int, int, int] | None = None, *
     if producer is not None:
         fields.update(zip(("producer_id", "producer_epoch", "base_sequence"), producer, strict=True))
     return bytes(build_batch(records, **fields))
+
+
+def transactional(records: list[Any], producer: tuple[int, int, int] | None, transactional_id: str | None) -> bytes:
+    """The batch of a request with that transactional id."""
+    if transactional_id is None:
+        return batch_of(records, producer)
+    return batch_of(records, producer or (7, 0, 0), is_transactional=True)
 
 
 def request_of(version: int, batch: bytes | None, *, topic: str = "t", topic_id: bytes = b"i" * 16, **fields: Any) -> bytes:
@@ -87,7 +96,8 @@ def plain_read(frame: bytes) -> native.SmallProduce | None:
     batch = validate_produce(records, rules, NOW_MS)
     if not isinstance(batch, ValidatedBatch):
         return None
-    assert request.transactional_id is None
+    assert batch.is_transactional == (request.transactional_id is not None)
+    assert not batch.is_transactional or batch.producer_id >= 0
     assert batch.tail == (records[16:],)
     start = frame.rindex(records)
     (base_timestamp,) = struct.unpack_from(">q", records, 27)
@@ -95,7 +105,19 @@ def plain_read(frame: bytes) -> native.SmallProduce | None:
     fields = tuple(getattr(batch, name) for name in ValidatedBatch.__struct_fields__[:10])
     crc = crc32c(records[21:])
     name = topic.topic_id if version >= 13 else topic.name
-    return version, correlation_id, request.acks, request.timeout_ms, name, row.index, start, crc, earliest, (*fields, ())
+    return (
+        version,
+        correlation_id,
+        request.acks,
+        request.timeout_ms,
+        name,
+        row.index,
+        start,
+        crc,
+        earliest,
+        (*fields, ()),
+        request.transactional_id,
+    )
 
 
 def _smallest_delta(records: bytes) -> int:
@@ -106,7 +128,17 @@ def _smallest_delta(records: bytes) -> int:
 
 @needs_compiled
 @LONG
-@given(VERSIONS, RECORDS, PRODUCERS, NAMES, IDS.filter(any), st.none() | NAMES, st.sampled_from([1, -1]), st.integers(-(2**31), 2**31 - 1))
+@given(
+    VERSIONS,
+    RECORDS,
+    PRODUCERS,
+    NAMES,
+    IDS.filter(any),
+    st.none() | NAMES,
+    st.sampled_from([1, -1]),
+    st.integers(-(2**31), 2**31 - 1),
+    TRANSACTIONS,
+)
 def test_usual_requests_are_read_as_the_plain_form_reads_them(  # noqa: PLR0917
     version: int,
     records: list[Any],
@@ -116,9 +148,11 @@ def test_usual_requests_are_read_as_the_plain_form_reads_them(  # noqa: PLR0917
     client_id: str | None,
     acks: int,
     partition: int,
+    transactional_id: str | None,
 ) -> None:
-    batch = batch_of(records, producer)
-    frame = request_of(version, batch, topic=name, topic_id=topic_id, client_id=client_id, acks=acks, partition=partition)
+    batch = transactional(records, producer, transactional_id)
+    fields = {"client_id": client_id, "acks": acks, "partition": partition, "transactional_id": transactional_id}
+    frame = request_of(version, batch, topic=name, topic_id=topic_id, **fields)
     read = compiled_read(frame)
     assert read is not None
     assert read == plain_read(frame)
@@ -126,14 +160,21 @@ def test_usual_requests_are_read_as_the_plain_form_reads_them(  # noqa: PLR0917
 
 @needs_compiled
 @LONG
-@given(VERSIONS, RECORDS, PRODUCERS, CHANGES, st.booleans(), st.just(0) | st.integers(1, 200))
-@example(3, [(NOW_MS, None, None, ())], None, [], True, 1)
+@given(VERSIONS, RECORDS, PRODUCERS, TRANSACTIONS, CHANGES, st.booleans(), st.just(0) | st.integers(1, 200))
+@example(3, [(NOW_MS, None, None, ())], None, None, [], True, 1)
+@example(3, [(NOW_MS, None, None, ())], None, "x", [], True, 0)
 def test_whatever_is_read_of_damaged_requests_the_plain_form_accepts(  # noqa: PLR0917
-    version: int, records: list[Any], producer: tuple[int, int, int] | None, changes: list[tuple[int, int]], right_crc: bool, cut: int
+    version: int,
+    records: list[Any],
+    producer: tuple[int, int, int] | None,
+    transactional_id: str | None,
+    changes: list[tuple[int, int]],
+    right_crc: bool,
+    cut: int,
 ) -> None:
     """A checksum that is right again lets damage through to the other checks."""
-    batch = batch_of(records, producer)
-    whole = request_of(version, batch)
+    batch = transactional(records, producer, transactional_id)
+    whole = request_of(version, batch, transactional_id=transactional_id)
     frame = bytearray(whole)
     for position, byte in changes:
         frame[position % len(frame)] = byte
@@ -155,6 +196,13 @@ UNUSUAL: dict[str, bytes] = {
     "acks=2": request_of(9, batch_of([(NOW_MS, None, b"x", ())]), acks=2),
     "transactional id": request_of(9, batch_of([(NOW_MS, None, b"x", ())]), transactional_id="x"),
     "empty transactional id": request_of(3, batch_of([(NOW_MS, None, b"x", ())]), transactional_id=""),
+    "empty, of a transaction": request_of(9, transactional([(NOW_MS, None, b"x", ())], None, ""), transactional_id=""),
+    "of a transaction without an id": request_of(9, transactional([(NOW_MS, None, b"x", ())], None, "x")),
+    "of a transaction without a producer": request_of(9, batch_of([(NOW_MS, None, b"x", ())], is_transactional=True), transactional_id="x"),
+    "transactional id beyond ASCII": request_of(9, transactional([(NOW_MS, None, b"x", ())], None, "x"), transactional_id="straße"),
+    "a marker": request_of(
+        9, batch_of([(NOW_MS, None, b"x", ())], (7, 0, 0), is_transactional=True, is_control=True), transactional_id="x"
+    ),
     "two topics": request_of(9, batch_of([(NOW_MS, None, b"x", ())]), topics=2),
     "no topic": request_of(3, batch_of([(NOW_MS, None, b"x", ())]), topics=0),
     "two partitions": request_of(9, batch_of([(NOW_MS, None, b"x", ())]), rows=2),

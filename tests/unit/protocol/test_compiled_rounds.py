@@ -32,7 +32,7 @@ def one_by_one(content: bytes) -> list[native.ProduceGroup] | None:
     kinds: dict[Any, list[tuple[int, int, Any]]] = {}
     for place, (start, frame) in enumerate(frames_of(content)[:ROUND_MAX]):
         read = compiled_read(frame)
-        if read is None:
+        if read is None or read[10] is not None:
             continue
         alike = kinds.setdefault((read[0], *read[2:6]), [])
         producer_id = read[9][6]

@@ -27,6 +27,7 @@ from .test_compiled_produce import (
     batch_of,
     compiled_read,
     request_of,
+    transactional,
 )
 
 SHORT = settings(deadline=None, max_examples=int(os.environ.get("WALK_EXAMPLES", examples(100))))
@@ -65,7 +66,7 @@ def one_by_one(content: bytes) -> native.ProduceRun | None:
     alike: list[tuple[int, Any]] = []
     for start, frame in frames_of(content)[:RUN_MAX]:
         read = compiled_read(frame)
-        if read is None:
+        if read is None or read[10] is not None:
             break
         fields = read[9]
         if alike:
@@ -93,7 +94,8 @@ def requests(draw: st.DrawFn) -> list[bytes]:
     """Some that are alike, of which one may not be."""
     version, count = draw(VERSIONS), draw(st.integers(1, 4) | st.integers(14, 18))
     producer = draw(st.none() | st.tuples(st.integers(0, 3), st.sampled_from([0, 1, -1]), st.sampled_from([0, 5, 2**31 - 6])))
-    odd, way = draw(st.integers(0, count)), draw(st.sampled_from(["version", "partition", "topic", "acks", "producer", "gap", "large"]))
+    odd = draw(st.integers(0, count))
+    way = draw(st.sampled_from(["version", "partition", "topic", "acks", "producer", "gap", "large", "transaction"]))
     records, made, sequence = draw(RECORDS), [], 0
     for number in range(count):
         is_odd = number == odd
@@ -109,8 +111,9 @@ def requests(draw: st.DrawFn) -> list[bytes]:
             "partition": int(is_odd and way == "partition"),
             "topic": "u" if is_odd and way == "topic" else "t",
             "topic_id": (b"u" if is_odd and way == "topic" else b"t") * 16,
+            "transactional_id": "x" if is_odd and way == "transaction" else None,
         }
-        made.append(request_of(used, batch_of(values, known), **fields))
+        made.append(request_of(used, transactional(values, known, fields["transactional_id"]), **fields))
     return made
 
 

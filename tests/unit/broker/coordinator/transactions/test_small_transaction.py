@@ -12,7 +12,9 @@ import pytest
 from bench.request_path import SETTINGS, World
 from lowtide.broker.coordinator.transactions import small_transaction
 from lowtide.broker.network.routes import QuickPath
+from lowtide.broker.partitions.produce.small_produce import SmallProduce
 from lowtide.broker.partitions.replica_manager import ReplicaManager
+from lowtide.broker.pending import Pending
 from lowtide.protocol import native
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.errors import ErrorCode
@@ -26,7 +28,7 @@ from lowtide.protocol.messages.end_txn import EndTxnRequest
 from lowtide.protocol.messages.find_coordinator import FindCoordinatorRequest
 from lowtide.protocol.messages.init_producer_id import InitProducerIdRequest
 from lowtide.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
-from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from lowtide.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
@@ -111,15 +113,40 @@ class Producer:
         )
         return await self.ask(request, version)
 
-    async def write(self, who: tuple[int, int] | None = None) -> Any:
-        producer_id, epoch = who or self.identity
+    async def write(self, version: int = 9, **fields: Any) -> Any:
+        """One record; a later one follows it only where it was appended as it should be."""
+        producer_id, epoch = fields.get("who") or self.identity
+        sequence = self.sequence + fields.get("ahead", 0)
         batch = build_batch(
-            [(1, None, b"v", ())], producer_id=producer_id, producer_epoch=epoch, base_sequence=self.sequence, is_transactional=True
+            [(1, None, b"v", ())],
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=max(sequence, 0),
+            is_transactional=fields.get("is_transactional", True),
         )
-        data = [TopicProduceData(name="t", partition_data=[PartitionProduceData(index=0, records=batch)])]
-        answer = await self.ask(ProduceRequest(transactional_id=NAME, acks=-1, timeout_ms=5_000, topic_data=data), 9)
-        self.sequence += not answer.responses[0].partition_responses[0].error_code
+        data = TopicProduceData(name="t", partition_data=[PartitionProduceData(index=fields.get("partition", 0), records=batch)])
+        if version >= 13:
+            data.name, data.topic_id = "", self.world.machines[0].broker.replicas.image.topics["t"].topic_id
+        request = ProduceRequest(
+            transactional_id=fields.get("name", NAME), acks=fields.get("acks", -1), timeout_ms=5_000, topic_data=[data]
+        )
+        answer = await self.ask(request, version)
+        self.sequence += not fields and not answer.responses[0].partition_responses[0].error_code
         return answer
+
+    async def write_strangely(self, *strangers: tuple[int, int]) -> None:
+        """What a producer should not send, or sends again."""
+        for version in (3, 9, 10, 11, 13):
+            for ahead in (-1, 2, -5):
+                await self.write(version, ahead=ahead)
+            for who in strangers:
+                await self.write(version, who=who, ahead=-self.sequence)
+            for name in ("unknown", "", None):
+                await self.write(version, name=name)
+                await self.write(version, name=name, is_transactional=False)
+            await self.write(version, is_transactional=False)
+            await self.write(version, who=(-1, -1))
+            await self.write(version, partition=1)
 
     async def end(self, version: int, *, is_commit: bool = True, who: tuple[int, int] | None = None, name: str = NAME) -> Any:
         producer_id, epoch = who or self.identity
@@ -143,8 +170,9 @@ class Producer:
         }
         times = serving.host.dispatcher.times.by_name
         counts = {name: times[name].count for name in COUNTED if name in times}
-        traffic = {key: each.traffic.bytes_in for key, each in partitions.items()}
-        return dict(serving.host.dispatcher.errors), logs, counts, traffic, serving.coordinators.groups.held()
+        traffic = {key: (each.traffic.bytes_in, each.traffic.produce_requests) for key, each in partitions.items()}
+        refused = {error: count for error, count in serving.replicas.traffic.errors.items() if count}
+        return dict(serving.host.dispatcher.errors) | refused, logs, counts, traffic, serving.coordinators.groups.held()
 
 
 async def everything(producer: Producer) -> None:
@@ -157,10 +185,15 @@ async def everything(producer: Producer) -> None:
         await producer.add_offsets(min(version, 4))
         await producer.commit_offsets(min(version, 4), 0)
         await producer.write()  # Refused: it was not added.
+        await producer.write_strangely(*strange)
         await producer.add(min(version, 3), 0)
         await producer.add(min(version, 3), 0)
-        await producer.write()
-        await producer.write()
+        if version % 2:
+            await producer.write_strangely(*strange)
+        await producer.write((3, 8, 9, 10, 11, 12)[version])
+        await producer.write(8)
+        await producer.write_strangely(*strange)
+        await producer.write(13)
         await producer.commit_offsets(version + 1, 0)
         await producer.commit_offsets(version, 0, 0, metadata="note")
         await producer.commit_offsets(version, 3)
@@ -187,16 +220,24 @@ async def everything(producer: Producer) -> None:
     # With an epoch for each, which adds by itself; one that takes too long; and no room on the disk.
     await producer.commit_offsets(5, 0)
     await producer.end(5)
+    for _ in range(2):
+        await producer.write(12)
+        await producer.write(13)
+        await producer.end(5)
     await producer.add(3, 0)
+    await producer.write()
     await asyncio.sleep(40)
+    await producer.write()
     await producer.end(3)
     await producer.begin()
     await producer.add(0, 0)
     filesystem = producer.world.machines[0].filesystem
     filesystem.capacity_bytes = 0
+    await producer.write()
     await producer.add_offsets(0)
     await producer.end(0)
     filesystem.capacity_bytes = None
+    await producer.write()
     await producer.end(0)
     await producer.add_offsets(0)
     await producer.commit_offsets(0, 0)
@@ -236,6 +277,14 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[str, type]]:
 
         return QuickPath(read, handle_counted)
 
+    handle_produce = SmallProduce.handle
+
+    def produce_counted(self: SmallProduce, asked: Any, *arguments: Any) -> Any:
+        answer = handle_produce(self, asked, *arguments)
+        answered["read_produce" if asked[10] is not None else "read_produce, plain", type(answer)] += 1
+        return answer
+
+    monkeypatch.setattr(SmallProduce, "handle", produce_counted)
     monkeypatch.setattr(small_transaction, "QuickPath", counted)
     return answered
 
@@ -250,9 +299,10 @@ def compare(left: Any, right: Any) -> None:
 def test_all_forms_give_the_same_answers_records_and_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     answered = counting(monkeypatch)
     quick = simulate(everything)
-    for name in ("read_added_partitions", "read_added_offsets", "read_transactional_commit", "read_end"):
+    for name in ("read_added_partitions", "read_added_offsets", "read_transactional_commit", "read_end", "read_produce"):
         assert answered[name, bytes] >= 5, name
         assert answered[name, NoneType] >= 5, name
+    assert answered["read_produce", ProduceResponse] >= 5, "the log has refused none"
     answered.clear()
     monkeypatch.setattr(native, "compiled", None)
     plain = simulate(everything)
@@ -268,6 +318,38 @@ def test_all_forms_give_the_same_answers_records_and_figures(monkeypatch: pytest
     assert len(committed) > 50
 
 
+@needs_compiled
+def test_forms_agree_where_nothing_is_verified(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SETTINGS, "transaction.partition.verification.enable", "false")
+    answered = counting(monkeypatch)
+    quick = simulate(everything)
+    assert answered["read_produce", bytes] >= 5
+    monkeypatch.setattr(native, "compiled", None)
+    compare(quick, simulate(everything))
+
+
+async def _with_followers(producer: Producer) -> None:
+    """Transactions whose records wait for other replicas, and whose coordinator may be another broker."""
+    await producer.begin()
+    for version in (3, 9, 11):
+        await producer.write(version)
+        await producer.add(3, 0)
+        for acks in (-1, 1):
+            await producer.write(version, acks=acks)
+            producer.sequence += 1
+        await producer.write_strangely((producer.identity[0], 9))
+        await producer.end(3, is_commit=version != 9)
+
+
+@needs_compiled
+def test_forms_agree_where_followers_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered = counting(monkeypatch)
+    quick = simulate(_with_followers, brokers=3)
+    assert sum(answered["read_produce", kind] for kind in (bytes, Pending)) >= 5, answered
+    monkeypatch.setattr(native, "compiled", None)
+    compare(quick, simulate(_with_followers, brokers=3))
+
+
 def test_errors_and_answers_are_of_all_kinds() -> None:
     """If all were refused, the forms would agree as well."""
     seen, (errors, *_) = simulate(everything)
@@ -277,3 +359,14 @@ def test_errors_and_answers_are_of_all_kinds() -> None:
         assert ErrorCode.NONE in codes or len(codes) >= 2, (name, codes)
     end_errors = {code for api, code in errors if api == "EndTxn"}
     assert {ErrorCode.INVALID_TXN_STATE, ErrorCode.INVALID_PRODUCER_ID_MAPPING} <= end_errors, end_errors
+    answers = [answer.responses[0].partition_responses for _, answer in seen if type(answer) is ProduceResponse]
+    produce_errors = {rows[0].error_code for rows in answers}
+    assert {
+        ErrorCode.NONE,
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.TRANSACTION_ABORTABLE,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    } <= produce_errors, produce_errors
