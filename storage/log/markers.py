@@ -68,7 +68,11 @@ def check_producer(state: ProducerStateManager, batch: ValidatedBatch) -> Accept
             batch.producer_id, batch.producer_epoch, batch.control.coordinator_epoch, epoch_is_bumped=batch.epoch_is_bumped
         )
     return state.check(
-        batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.record_count, is_transactional=batch.is_transactional
+        batch.producer_id,
+        batch.producer_epoch,
+        batch.base_sequence,
+        batch.record_count,
+        is_transactional=bool(batch.attributes & TRANSACTIONAL_BIT),
     )
 
 

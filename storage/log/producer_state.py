@@ -31,6 +31,7 @@ import msgspec
 
 from lowtide.protocol.control_records import ControlRecordType
 from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.records import TRANSACTIONAL_BIT
 from lowtide.protocol.types import NO_PRODUCER_EPOCH, NO_SEQUENCE, UNKNOWN_OFFSET
 from lowtide.storage.log.open_transactions import CompletedTransaction, OpenTransactions
 from lowtide.storage.log.producer_entry import (
@@ -135,7 +136,7 @@ class ProducerStateManager:
                 if batch.first_sequence == base_sequence and batch.last_sequence == last_sequence:
                     return Duplicate(batch.base_offset, batch.last_offset, batch.timestamp)
             # Without an epoch there is no order to keep. After a marker alone, the next sequence is 0: -1 + 1.
-            expected = (entry.last_sequence + 1) & LARGEST_SEQUENCE
+            expected = (entry.batches[-1].last_sequence + 1) & LARGEST_SEQUENCE if entry.batches else 0
             if base_sequence != expected and producer_epoch != NO_PRODUCER_EPOCH:
                 return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         if entry.transaction_first_offset != UNKNOWN_OFFSET and not is_transactional:
@@ -201,7 +202,7 @@ class ProducerStateManager:
                 del entry.batches[0]
             entry.last_timestamp = max_timestamp
             entry.last_append_ms = now_ms
-        if batch.is_transactional:
+        if batch.attributes & TRANSACTIONAL_BIT:
             self.verifications.on_batch(producer_id)
             if entry.transaction_first_offset == UNKNOWN_OFFSET:
                 entry.transaction_first_offset = base_offset

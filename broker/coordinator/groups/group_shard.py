@@ -273,6 +273,10 @@ class Groups:
         """
         if not self.committed.pending.has_room(request.producer_id, sum(len(topic.partitions) for topic in request.topics)):
             return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+        return self.check_transactional_member(request, now_ms)
+
+    def check_transactional_member(self, request: TxnOffsetCommitRequest, now_ms: int) -> ErrorCode:
+        """`check_transactional_commit` but for how many offsets it has."""
         group = self.by_id.get(request.group_id)
         if group is not None:
             return self._upkeep[group.group_type].check_transactional_commit(group, request)

@@ -64,7 +64,8 @@ class CoordinatorRuntime(Generic[S]):
         """The state of one partition. Errors: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS."""
         partition = self._replicas.find(self.topic, number)
         shard = self.shards.get(number)
-        if shard is not None and shard.partition is partition and shard.leads:
+        # As `Shard.leads`, without a call: many requests come by. What `find` returns has a log that is online.
+        if shard is not None and (led := shard.partition) is partition and led.is_leader and led.leader_epoch == shard.leader_epoch:
             return shard if shard.loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         if shard is not None:
             self._unload(shard)
@@ -176,9 +177,9 @@ class CoordinatorRuntime(Generic[S]):
         They are committed then, and what follows can be said at once. None, and nothing was changed, where they may have to wait, for
         other replicas or those before them, or are refused: the decision is one for `carry_out`.
         """
-        if not shard.commits_at_once:
-            return None
         partition = shard.partition
+        if partition.leadership is not None or shard.waiting or shard.unloaded:  # As `commits_at_once`, without a call.
+            return None
         batch = make_batch(records, wall_ms, producer)
         if batch.size_bytes > partition.log.config.max_message_bytes:
             return None

@@ -174,16 +174,9 @@ def make_batch(
     producer_id, producer_epoch = producer if producer is not None else (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
     attributes = TRANSACTIONAL_BIT if producer is not None else 0
     tail = encode_plain_batch(records, wall_ms, producer_id=producer_id, producer_epoch=producer_epoch, attributes=attributes)
+    size, count = MAGIC_POSITION + len(tail), len(records)
+    # In the order of the fields, for names cost as much as the rest: size, delta of the last offset, count, the largest timestamp and
+    # which record has it, the first timestamp, producer, sequence, attributes, bytes.
     return ValidatedBatch(
-        size_bytes=MAGIC_POSITION + len(tail),
-        last_offset_delta=len(records) - 1,
-        record_count=len(records),
-        max_timestamp=wall_ms,
-        offset_delta_of_max_timestamp=0,
-        base_timestamp=wall_ms,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        base_sequence=NO_SEQUENCE,
-        attributes=attributes,
-        tail=(tail,),
-    )
+        size, count - 1, count, wall_ms, 0, wall_ms, producer_id, producer_epoch, NO_SEQUENCE, attributes, (tail,)
+    )  # fmt: skip

@@ -109,7 +109,7 @@ def small_transactional_commit(groups: GroupCoordinator, verifier: TransactionVe
             transactional_id=name, group_id=group_id, producer_id=producer_id, producer_epoch=producer_epoch,
             generation_id_or_member_epoch=generation, member_id=member_id, group_instance_id=instance_id, topics=[],
         )  # fmt: skip
-        if state.check_transactional_commit(member, groups.broker.clock.monotonic_ms()) != ErrorCode.NONE:
+        if state.check_transactional_member(member, groups.broker.clock.monotonic_ms()) != ErrorCode.NONE:
             return None
         wall_ms = groups.broker.clock.wall_ms()
         records, change = plain_commits(group_id, topic.name, rows, wall_ms=wall_ms, topic_id=topic.topic_id, encode=encode)

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from lowtide.broker.coordinator.transactions.transaction_state import STATE_NAMES, TransactionState, may_follow
+from lowtide.broker.coordinator.transactions.transaction_state import TransactionState
 from lowtide.protocol.group_records import CoordinatorRecord
 from lowtide.protocol.transaction_records import (
     PartitionsSchema,
@@ -62,10 +62,6 @@ class Transaction(msgspec.Struct, kw_only=True):
     def was_bumped_from(self, producer_epoch: ProducerEpoch) -> bool:
         """Whether the end of the transaction of that epoch has led to the present epoch."""
         return self.bumps_epochs and self.producer_epoch == producer_epoch + 1
-
-    def check_may_become(self, state: TransactionState) -> None:
-        """Fails on a state that can't follow: a mistake in this program, found before the record is appended."""
-        assert may_follow(self.state, state), f"{self.transactional_id}: {STATE_NAMES[self.state]} to {STATE_NAMES[state]}"
 
     def as_record(self) -> CoordinatorRecord:
         """Its record."""

@@ -34,8 +34,10 @@ from lowtide.broker.coordinator.transactions.transaction_settings import Transac
 from lowtide.broker.coordinator.transactions.transaction_state import (
     ENDING,
     IDLE,
+    STATE_NAMES,
     TransactionEvent,
     TransactionState,
+    may_follow,
     next_state,
 )
 from lowtide.broker.coordinator.transactions.uncommitted import OnError, TransactionChange, UncommittedTransactions
@@ -139,8 +141,7 @@ class Transactions:
     def record_of(self, state: Transaction, wall_ms: int) -> CoordinatorRecord:
         """The record of what a transactional id becomes now. What it is follows from `note`, when that is appended."""
         before = self.transactions.get(state.transactional_id)
-        if before is not None:
-            before.check_may_become(state.state)
+        assert before is None or may_follow(before.state, state.state), f"{before}: {STATE_NAMES[state.state]}"
         state.updated_ms = wall_ms
         return state.as_record()
 
