@@ -30,6 +30,8 @@ SOURCES = (
     "protocol/native/delete.c",
     "protocol/native/groups.c",
     "protocol/native/head.c",
+    "protocol/native/join.c",
+    "protocol/native/joins.c",
     "protocol/native/keys.c",
     "protocol/native/module.c",
     "protocol/native/plain.c",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from lowtide.protocol.column_walk import BatchRecords
 
-VERSION: Final = 10
+VERSION: Final = 11
 """That of the functions below. A module of another one is left from another version's sources, and isn't used."""
 
 PURE_VARIABLE: Final = "LOWTIDE_PURE"
@@ -81,6 +81,16 @@ TransactionalCommit = tuple[str, int, int, str, int, str, str | None, int, str |
 
 SmallHeartbeat = tuple[str, int, str, str | None, bytes]
 """Group, generation, member and group instance id, and the frame that answers where there is no error."""
+
+NamedBytes = tuple[str, bytes]
+
+SmallJoin = tuple[int, int, str | None, str, int, int, str, str | None, str, tuple[NamedBytes, ...]]
+"""Version, correlation id, client id, group, session and rebalance timeout in ms, member, group instance id, protocol type, and name and
+metadata of each protocol, of which there is one at least. Group and member aren't empty."""
+
+SmallSync = tuple[int, int, str, int, str, str | None, str | None, str | None, tuple[NamedBytes, ...]]
+"""Version, correlation id, group, generation, member, group instance id, protocol type and protocol (None where the version has none), and
+member and assignment for each that is assigned something. Group and member aren't empty."""
 
 SmallDelete = tuple[str | None, str, int, int, int, bool, bytes]
 """Client id, topic, partition, offset, timeout in ms, whether the leader's own log start is enough, and the frame that answers where the
@@ -215,6 +225,32 @@ class CompiledWalk(CompiledSyncs, Protocol):
 
     def read_delete(self, buffer: Buffer, start: int, stop: int, /) -> SmallDelete | None:
         """The DeleteRecords request in `buffer[start:stop]`, header included: of one partition."""
+
+    def read_join(self, buffer: Buffer, start: int, stop: int, /) -> SmallJoin | None:
+        """The JoinGroup request in `buffer[start:stop]`, header included: of a member that has an id, from version 2 on."""
+
+    def join_answer(  # noqa: PLR0913  the compiled function's
+        self,
+        version: int,
+        correlation_id: int,
+        generation_id: int,
+        protocol_type: str | None,
+        protocol_name: str | None,
+        leader: str,
+        skips_assignment: bool,  # noqa: FBT001 - C has no names for arguments
+        member_id: str,
+        members: tuple[tuple[str, str | None, bytes], ...],
+        /,
+    ) -> bytes | None:
+        """The frame that answers a member that has joined; `members` has id, group instance id and metadata of each."""
+
+    def read_sync(self, buffer: Buffer, start: int, stop: int, /) -> SmallSync | None:
+        """The SyncGroup request in `buffer[start:stop]`, header included: with what its version must have."""
+
+    def sync_answer(
+        self, version: int, correlation_id: int, protocol_type: str | None, protocol_name: str | None, assignment: bytes, /
+    ) -> bytes | None:
+        """The frame that answers a member with its assignment."""
 
     def offset_records(
         self, key_start: bytes, value_end: bytes, rows: tuple[CommittedRow, ...], /

@@ -5,6 +5,7 @@
 
 #include "arguments.h"
 #include "groups.h"
+#include "joins.h"
 #include "plain.h"
 #include "records.h"
 #include "requests.h"
@@ -15,7 +16,7 @@
 #include <string.h>
 
 /* Counted up with every change of what a function takes or answers: a module of another number isn't used. */
-#define WALK_VERSION 10
+#define WALK_VERSION 11
 
 /* ---------------------------------------------------------------- a batch to columns */
 static bool is_array(PyObject *array, int64_t size)
@@ -420,6 +421,7 @@ static PyMethodDef functions[] = {
     FUNCTION("copy_keys", copy_keys),
     FUNCTION("find_record", find_record_of),
     FUNCTION("hash_key", hash_key_),
+    FUNCTION("join_answer", join_answer),
     FUNCTION("note_keys", note_keys_),
     FUNCTION("offset_records", offset_records),
     FUNCTION("open_syncs", open_syncs),
@@ -432,13 +434,16 @@ static PyMethodDef functions[] = {
     FUNCTION("read_end", read_end_of),
     FUNCTION("read_head", read_head),
     FUNCTION("read_heartbeat", read_heartbeat),
+    FUNCTION("read_join", read_join),
     FUNCTION("read_produce", read_produce),
     FUNCTION("read_round", read_round),
     FUNCTION("read_run", read_run),
+    FUNCTION("read_sync", read_sync),
     FUNCTION("read_transactional_commit", read_transactional_commit_of),
     FUNCTION("retain", retain),
     FUNCTION("run_answer", run_answer),
     FUNCTION("submit_sync", submit_sync),
+    FUNCTION("sync_answer", sync_answer),
     FUNCTION("take_synced", take_synced),
     FUNCTION("wait_synced", wait_synced),
     FUNCTION("walk_records", walk_records_of),

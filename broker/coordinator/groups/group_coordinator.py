@@ -25,6 +25,7 @@ from lowtide.broker.coordinator.share.state_batches import UNKNOWN_START
 from lowtide.broker.network.features import serves_consumer_groups
 from lowtide.broker.pacing import Pacing
 from lowtide.broker.pending import Pending, answer_of, promised
+from lowtide.broker.request_context import Client as Connection
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import run_in_slices
 from lowtide.metadata.image import ImageDelta
@@ -117,8 +118,14 @@ class GroupCoordinator:
         def may_see(name: str) -> bool:
             return authorizer.authorize(context, Operation.DESCRIBE, topic(name))
 
-        host = f"/{context.connection.peer.rpartition(':')[0]}"
-        return Client(context.client_id or "", host, context.api_version, None if authorizer.allows_all else may_see)
+        known = self.open_client_of(context.client_id, context.connection, context.api_version)
+        if known is not None:
+            return known
+        return Client(context.client_id or "", _host_of(context.connection), context.api_version, may_see)
+
+    def open_client_of(self, client_id: str | None, connection: Connection, api_version: int) -> Client | None:
+        """As `client_of`, where nothing is hidden from anybody; None where rules decide about that."""
+        return Client(client_id or "", _host_of(connection), api_version) if self.broker.authorizer.allows_all else None
 
     def find(self, group_id: str) -> Shard[Groups] | ErrorCode:
         """The state that a group belongs to. Errors: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS."""
@@ -298,6 +305,10 @@ class ShareStarter:
         if begun and not isinstance(shard, ErrorCode):
             state = shard.state
             self._groups.decide(shard, lambda _reply, effects: state.shares.states.on_initialized(group_id, begun, effects))
+
+
+def _host_of(connection: Connection) -> str:
+    return f"/{connection.peer.rpartition(':')[0]}"
 
 
 def _delete(shard: Shard[Groups], group_id: str, pending: Pending[ErrorCode], effects: Effects) -> None:
