@@ -39,8 +39,8 @@ struct produce_round {
 };
 
 /* Reads the requests whose frames begin at `bytes`, each behind its length: as many as are whole, `ROUND_MAX` at most. Those that have a
-   small batch of no transaction are in the group of those with the same version, acks, timeout, topic and partition. An idempotent producer has one request in a
-   group: what else it has there, and what isn't a small request, is in no group. False if no group has two. */
+   small batch of no transaction are in the group of those with the same version, acks, timeout, topic and partition. An idempotent producer
+   has one request in a group: what else it has there, and what isn't a small request, is in no group. False if no group has two. */
 bool read_produce_round(const uint8_t *bytes, size_t size, struct produce_round *round);
 
 #endif
