@@ -15,11 +15,12 @@ import asyncio
 import gc
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
 import msgspec
 
+from lowtide.broker.network.request_times import RequestTimes
 from lowtide.metadata import keys
 from lowtide.metadata.image import MetadataImage, PartitionImage
 from lowtide.metadata.store import Batch
@@ -59,6 +60,8 @@ class ScaleSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Brokers that are restarted, one after the other."""
     returns_rack: bool = True
     """Whether the rack comes back in the end. What dead brokers had in memory stays until the run ends, and theirs comes on top of it."""
+    rolling: bool = False
+    """Whether nothing else happens than restarts, one after the other, after which leaderships go back to the preferred replicas."""
     session_ms: int = 4000
     """`broker.session.timeout.ms`: its default."""
     seed: int = 0
@@ -70,7 +73,10 @@ class ScaleSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True):
-    """What a stage cost. `broker_cpu_s` is of all brokers together, `busiest_cpu_s` of the one that had most of it."""
+    """What a stage cost. `broker_cpu_s` is of all brokers together, `busiest_cpu_s` of the one that had most of it.
+
+    `host` is the broker that the stage is about, "" in a stage about several; `controller_cpu_s` is of the controller at its end.
+    """
 
     name: str
     virtual_s: float
@@ -79,8 +85,11 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
     """By the first part of the key."""
     broker_cpu_s: float
     busiest_cpu_s: float
+    controller_cpu_s: float
+    host: str
+    host_cpu_s: float
     requests: dict[str, int]
-    """That brokers answered, by API."""
+    """That brokers answered, by API; of a life that begins and ends within the stage none is counted."""
     resident_mb: float
     counts: dict[str, float] = {}
 
@@ -169,13 +178,18 @@ class ScaleCluster:
         """The machines whose brokers serve."""
         return [machine for machine in self.machines if machine.state is State.UP]
 
+    def serving(self) -> list[Machine]:
+        """The machines whose brokers serve, also those that are about to stop."""
+        return [machine for machine in self.machines if machine.state in {State.UP, State.STOPPING}]
+
     # Stages
 
-    async def stage(self, name: str, work: Coroutine[Any, Any, dict[str, float] | None]) -> Stage:
+    async def stage(self, name: str, work: Coroutine[Any, Any, dict[str, float] | None], host: str = "") -> Stage:
         """Do the work, and measure it. Errors: what the work raises; HistoryError where a broker reported a bug."""
         gc.collect()
         self.cpu.charge()
-        before_ns, began_s, requests = Counter(self.cpu.ns), self.loop.time(), self._requests()
+        before_ns, began_s, served = Counter(self.cpu.ns), self.loop.time(), self._served()
+        requests = _answered(served)
         _ = self.image
         transactions, written = self.transactions, Counter(self.keys_written)
         counts = await work
@@ -184,9 +198,7 @@ class ScaleCluster:
         spent = {host: (ns - before_ns[host]) / 1e9 for host, ns in self.cpu.ns.items() if host}
         _ = self.image
         self.chronicle.raise_violation()
-        answered: Counter[str] = Counter()
-        for (_, _, api), count in (self._requests() - requests).items():
-            answered[api] += count
+        controller = self.image.controller_id
         stage = Stage(
             name=name,
             virtual_s=virtual_s,
@@ -194,23 +206,23 @@ class ScaleCluster:
             keys_written=dict(self.keys_written - written),
             broker_cpu_s=sum(spent.values()),
             busiest_cpu_s=max(spent.values(), default=0.0),
-            requests=dict(answered),
+            controller_cpu_s=spent.get(self.machine(controller).host, 0.0) if controller > 0 else 0.0,
+            host=host,
+            host_cpu_s=spent.get(host, 0.0),
+            requests=dict(_answered(served | self._served()) - requests),
             resident_mb=self._read_figures().resident_bytes / 1e6,
             counts=counts or {},
         )
         self.stages.append(stage)
         return stage
 
-    def _requests(self) -> Counter[tuple[str, int, str]]:
-        """What each life of a broker has answered, by host, life and API. What one that dies answered in its last stage isn't seen."""
-        return Counter(
-            {
-                (machine.host, machine.lives, name): times.count
-                for machine in self.machines
-                if machine.broker is not None and machine.broker.serving is not None
-                for name, times in machine.broker.serving.host.dispatcher.times.by_name.items()
-            }
-        )
+    def _served(self) -> dict[tuple[str, int], RequestTimes]:
+        """What counts the requests that each life of a broker answers, by host and life."""
+        return {
+            (machine.host, machine.lives): machine.broker.serving.host.dispatcher.times
+            for machine in self.machines
+            if machine.broker is not None and machine.broker.serving is not None
+        }
 
     async def until(self, condition: Callable[[], bool], what: str, look_s: float = _LOOK_S) -> None:
         """Wait. Errors: TimeoutError after a long time."""
@@ -257,18 +269,32 @@ class ScaleCluster:
     # How the cluster is
 
     def leaderless(self) -> int:
+        """How many partitions are without a leader."""
+        return len(self.without_leader(self.partitions()))
+
+    def without_leader(self, among: Iterable[tuple[str, int, PartitionImage]]) -> list[TopicPartition]:
         """Partitions whose leader, as the store has it, isn't alive, or doesn't know that it leads."""
-        up = {machine.broker_id: machine.broker.replicas for machine in self.up() if machine.broker is not None}
-        without = 0
-        for name, number, state in self.partitions():
-            replicas = up.get(state.leader)
-            partition = None if replicas is None else replicas.partitions.get(TopicPartition(name, number))
-            without += partition is None or not partition.is_leader or partition.leader_epoch != state.leader_epoch
-        return without
+        up = {machine.broker_id: machine.broker.replicas for machine in self.serving() if machine.broker is not None}
+        found = []
+        for name, number, state in among:
+            replicas, key = up.get(state.leader), TopicPartition(name, number)
+            partition = None if replicas is None else replicas.partitions.get(key)
+            if partition is None or not partition.is_leader or partition.leader_epoch != state.leader_epoch:
+                found.append(key)
+        return found
 
     def out_of_sync(self) -> int:
         """Partitions that lack a member of their ISR."""
         return sum(len(state.isr) < len(state.replicas) for _, _, state in self.partitions())
+
+
+def _answered(served: dict[tuple[str, int], RequestTimes]) -> Counter[str]:
+    """Requests by API."""
+    answered: Counter[str] = Counter()
+    for times in served.values():
+        for name, of_api in times.by_name.items():
+            answered[name] += of_api.count
+    return answered
 
 
 PARTITIONS: Final = keys.PARTITIONS.decode().rstrip("/")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
+from lowtide.metadata.image import PartitionImage
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.find_coordinator import FindCoordinatorRequest
@@ -31,6 +32,12 @@ SETTINGS: Final = {
 }
 """Of the brokers. Retention looks more often than by default, so that a pass is soon; a client may create all partitions at once."""
 
+ROLLING_SETTINGS: Final = {"leader.imbalance.check.interval.seconds": "60"}
+"""Of brokers that are only restarted: leaderships go back sooner than by default, and not during the restarts."""
+
+RESTART: Final = "restart"
+"""So the names of stages begin in which a broker is restarted."""
+
 TOPIC: Final = "scale"
 CONSUMED: Final = "consumed"
 """The topic that all groups have consumed, and from which records go for that."""
@@ -42,6 +49,9 @@ RECORDS: Final = 3
 """In each of its partitions, a segment each."""
 
 IDLE_S: Final = 10.0
+LOOK_S: Final = 0.01
+"""Between two looks at the partitions of a broker that is restarted."""
+
 LEADERS_WITHIN_S: Final = 10.0
 GROUPS_AT_ONCE: Final = 50
 ASKED: Final = "DescribeConsumedOffsets"
@@ -60,18 +70,29 @@ async def stages(cluster: ScaleCluster) -> AsyncIterator[Stage]:
     """All of them, in turn."""
     yield await cluster.stage("start", cluster.start())
     yield await cluster.stage("create", create(cluster))
+    if cluster.spec.rolling:
+        async for stage in restarts(cluster):
+            yield stage
+        yield await cluster.stage("leaders go back", balanced(cluster))
+        return
     yield await cluster.stage("idle", idle())
     yield await cluster.stage("groups", groups(cluster))
     yield await cluster.stage("consumed", consumed(cluster))
     dead = [cluster.controller()]
     yield await cluster.stage("death of the controller", death(cluster, dead))
     yield await cluster.stage("return", returned(cluster, dead))
-    for machine in cluster.machines[: cluster.spec.restarts]:
-        yield await cluster.stage(f"restart of {machine.host}", restart(cluster, machine))
+    async for stage in restarts(cluster):
+        yield stage
     rack = [machine for machine in cluster.machines if machine.broker_id % cluster.spec.racks == 0]
     yield await cluster.stage("loss of a rack", death(cluster, rack))
     if cluster.spec.returns_rack:
         yield await cluster.stage("return of the rack", returned(cluster, rack))
+
+
+async def restarts(cluster: ScaleCluster) -> AsyncIterator[Stage]:
+    """A restart of one broker after the other: the next stops when the cluster is whole again."""
+    for machine in cluster.machines[: cluster.spec.restarts]:
+        yield await cluster.stage(f"{RESTART} of {machine.host}", restart(cluster, machine), machine.host)
 
 
 async def create(cluster: ScaleCluster) -> dict[str, float]:
@@ -230,15 +251,84 @@ async def returned(cluster: ScaleCluster, dead: list[Machine]) -> dict[str, floa
 
 
 async def restart(cluster: ScaleCluster, machine: Machine) -> dict[str, float]:
-    """It is stopped in order and started again; until all replicas are in sync."""
-    began_s = cluster.loop.time()
+    """It is stopped in order and started again; until all replicas are in sync. Its partitions are looked at all the time."""
+    led = sum(state.leader == machine.broker_id for _, _, state in cluster.partitions())
+    watch = AbsenceWatch(cluster, machine.broker_id)
     machine.stop()
-    await cluster.until(lambda: machine.state is State.DOWN, "it has stopped")
-    stopped_s = cluster.loop.time() - began_s
-    without = cluster.leaderless()
+    await watch.until(lambda: machine.state is State.DOWN, "it has stopped")
+    stopped_s, without = watch.passed_s(), len(watch.absent)
+    await watch.until(lambda: not watch.absent, "every partition has a leader")
+    led_s = watch.passed_s()
     machine.start()
+    await watch.until(lambda: machine.state is State.UP, "it serves")
+    serves_s = watch.passed_s()
+    await watch.until(watch.are_in_sync, "its replicas are in sync")
     await _until_well(cluster)
-    return {"stopped after, s": stopped_s, "without a leader when it was down": without}
+    return {
+        "leaders": led,
+        "without a leader when it was down": without,
+        "without one at once": watch.most,
+        "without one for, s": watch.longest_s,
+        "stopped after, s": stopped_s,
+        "all have leaders after, s": led_s,
+        "serves after, s": serves_s,
+        "in sync after, s": watch.passed_s(),
+    }
+
+
+async def balanced(cluster: ScaleCluster) -> dict[str, float]:
+    """Leaderships go back to the preferred replicas; until all have."""
+
+    def strayed() -> int:
+        return sum(state.leader != state.replicas[0] for _, _, state in cluster.partitions())
+
+    before = strayed()
+    await cluster.until(lambda: strayed() == 0, "every partition is led by its preferred replica")
+    await _until_well(cluster)
+    return {"leaders that go back": before}
+
+
+class AbsenceWatch:
+    """Looks which of a broker's partitions are without a leader, as often as `LOOK_S`, and for how long."""
+
+    def __init__(self, cluster: ScaleCluster, broker_id: BrokerId) -> None:
+        """It begins now."""
+        self.absent: dict[TopicPartition, float] = {}
+        """Those that are without a leader, and since when."""
+        self.most = 0
+        self.longest_s = 0.0
+        self._cluster = cluster
+        self._began_s = cluster.loop.time()
+        self._keys = [(name, number) for name, number, state in cluster.partitions() if broker_id in state.replicas]
+
+    def passed_s(self) -> float:
+        """How long it has been looking."""
+        return self._cluster.loop.time() - self._began_s
+
+    async def until(self, condition: Callable[[], bool], what: str) -> None:
+        """Look until it is so. Errors: TimeoutError after a long time."""
+
+        def looked() -> bool:
+            self._look()
+            return condition()
+
+        await self._cluster.until(looked, what, LOOK_S)
+
+    def are_in_sync(self) -> bool:
+        """Whether all have a leader, and all replicas are in sync."""
+        return not self.absent and all(len(state.isr) == len(state.replicas) for _, _, state in self._partitions())
+
+    def _partitions(self) -> list[tuple[str, int, PartitionImage]]:
+        topics = self._cluster.image.topics
+        return [(name, number, topics[name].partitions[number]) for name, number in self._keys]
+
+    def _look(self) -> None:
+        now_s = self._cluster.loop.time()
+        before = self.absent
+        self.absent = {key: before.get(key, now_s) for key in self._cluster.without_leader(self._partitions())}
+        self.most = max(self.most, len(self.absent))
+        over = [now_s - since_s for key, since_s in before.items() if key not in self.absent]
+        self.longest_s = max(self.longest_s, *over, 0.0)
 
 
 async def _until_well(cluster: ScaleCluster) -> None:
