@@ -93,7 +93,10 @@ def plan_leaders(image: MetadataImage, settings: ControllerSettings = DEFAULT_SE
 def _gather_leaders(
     changes: PartitionChanges, image: MetadataImage, settings: ControllerSettings, among: Mapping[TopicId, Iterable[int]] | None
 ) -> None:
-    """Those whose leader changes come first: they are out of service, and another writer, a leader, may win the race for the others."""
+    """Those whose leader changes come first, in steps of their own.
+
+    They are out of service, and another writer, a leader, may win the race for the others: a plan stops at the first step that conflicts.
+    """
     steady = steady_epochs(image)
     others: list[tuple[TopicId, int, PartitionImage, PartitionRecord]] = []
     for topic in image.topics.values():
@@ -114,6 +117,7 @@ def _gather_leaders(
                 changes.add(topic.topic_id, number, partition, wanted)
             else:
                 others.append((topic.topic_id, number, partition, wanted))
+    changes.close_step()
     for change in others:
         changes.add(*change)
 

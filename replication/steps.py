@@ -40,17 +40,18 @@ class PartitionChanges:
         if after.leader != NO_LEADER:
             needed += [Compare(keys.broker(member), "create", "==", brokers[member].epoch) for member in after.isr]
         if len(self._operations) == STEP_PARTITIONS or len(self._compares) + len(needed) > MAX_STEP_COMPARES:
-            self._close()
+            self.close_step()
         self._compares.update((compare.key, compare) for compare in needed)
         self._operations.append(Put(key, encode(after)))
         self.count += 1
 
     def plan(self) -> ChangePlan:
         """All of them."""
-        self._close()
+        self.close_step()
         return ChangePlan(tuple(self._steps)) if self._steps else NO_CHANGE
 
-    def _close(self) -> None:
+    def close_step(self) -> None:
+        """Let what is added from now on be in other steps than what was added before."""
         if self._operations:
             self._steps.append(Step(tuple(self._operations), tuple(self._compares.values())))
             self._operations, self._compares = [], {}
