@@ -1,10 +1,10 @@
 """`python -m tests.mutants.session GROUP near|wider FOLDER`: run the mutants of a group that are due, in forks of one pytest process.
 
 The process collects the tests once. A first fork runs them all and notes which lines of the group's modules each of them runs. Then, for
-each mutant, a fork gives the mutated function its changed code, and runs the tests that run the changed line, the cheapest first, until one
-fails. Nothing is written into the tree, so a kill at any moment leaves it as it was.
+each mutant, a fork gives the mutated function its changed code, and runs the tests that run the changed line until one fails: first those
+that have found the mutants before it, then the cheapest. Nothing is written into the tree, so a kill at any moment leaves it as it was.
 
-A fork ends by itself after some CPU time, of which it gets a multiple of what its tests took; one that sleeps without end is killed.
+A fork ends by itself when a test takes a multiple of the CPU time that it took without a mutant; one that sleeps without end is killed.
 Neither depends on how fast the machine is. Hypothesis draws the same examples each time, a quarter of them as `make test` does, and keeps
 no database; it doesn't shrink what fails.
 """
@@ -22,7 +22,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
 from typing import Any
@@ -36,14 +36,18 @@ from .operators import FunctionKey, Mutant, mutants
 from .results import EXPLAINED, Explained, Result, digest_of, is_due, latest, load_lines
 from .scope import GROUPS, ROOT, Group
 
-CPU_LEAST_S = 5
+CPU_LEAST_S = 3
 CPU_FACTOR = 6
-ASLEEP_S = 30.0
+"""Of each test, of what it took when its lines were noted. A limit for all tests together would let a mutant that loops take minutes."""
+ASLEEP_S = 10.0
 """Without a moment of CPU: a test waits for what a mutant has taken away."""
 POLL_S = 0.02
 LOOK_EVERY_S = 1.0
 MEMORY_BYTES = 3 << 30
 """For a fork, on top of what pytest has: a mutant may loop and gather."""
+
+FOUND_LATELY = 5
+"""So many tests that have found mutants are asked first: the next mutant is often one of the same function."""
 
 PASSED, FAILED = 0, 3
 
@@ -89,6 +93,12 @@ class Lines:
             threading.settrace(None)  # type: ignore[arg-type]
 
 
+def in_order(tests: Mapping[str, float], found_lately: Sequence[str]) -> list[str]:
+    """Tests in the order in which they are asked. `tests` has what each costs; `found_lately` has the latest last, and may name others."""
+    first = [name for name in dict.fromkeys(reversed(found_lately)) if name in tests]
+    return [*first, *(name for name in sorted(tests, key=lambda name: (tests[name], name)) if name not in first)]
+
+
 def run_test(item: pytest.Item, following: pytest.Item | None) -> bool:
     """Returns whether it passed, or was skipped."""
     random.seed(0)
@@ -109,12 +119,13 @@ def in_fork(work: Callable[[], int], cpu_s: float) -> int | None:
             limit = int(cpu_s) + 1
             resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 5))
             signal.signal(signal.SIGXCPU, signal.SIG_DFL)
+            signal.signal(signal.SIGPROF, signal.SIG_DFL)
             resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
             code = work()
         finally:
             os._exit(code)
     status = waited(child)
-    if status is None or (os.WIFSIGNALED(status) and os.WTERMSIG(status) in {signal.SIGXCPU, signal.SIGKILL}):
+    if status is None or (os.WIFSIGNALED(status) and os.WTERMSIG(status) in {signal.SIGPROF, signal.SIGXCPU, signal.SIGKILL}):
         return None
     return os.waitstatus_to_exitcode(status)
 
@@ -185,10 +196,14 @@ class Mutants:
         coverage = self._coverage(session.items)
         functions = self._functions()
         print(f"{self._group.name}: {len(due)} mutants, {len(coverage)} tests", flush=True)
+        found_lately: list[str] = []
+        gc.collect()
+        gc.freeze()  # A collection in a fork would copy all that pytest holds.
         for number, (path, mutant) in enumerate(due, 1):
-            tests = [(cpu_s, name) for name, (cpu_s, lines) in coverage.items() if mutant.lines & set(lines.get(path, ()))]
-            chosen = [items[name] for _, name in sorted(tests) if name in items]
-            result = self._result(path, mutant, chosen, sum(cpu_s for cpu_s, _ in tests), functions)
+            tests = {name: cpu_s for name, (cpu_s, lines) in coverage.items() if mutant.lines & set(lines.get(path, ()))}
+            chosen = [(items[name], CPU_LEAST_S + CPU_FACTOR * tests[name]) for name in in_order(tests, found_lately) if name in items]
+            result = self._result(path, mutant, chosen, functions)
+            found_lately = [*(name for name in found_lately if name != result.by), *([result.by] if result.by else [])][-FOUND_LATELY:]
             with self._results.open("ab") as file:
                 file.write(msgspec.json.encode(result) + b"\n")
             if result.outcome in {"survived", "not reached"}:
@@ -220,7 +235,7 @@ class Mutants:
                 found.setdefault((path, (each.__code__.co_qualname, each.__code__.co_firstlineno)), []).append(each)
         return found
 
-    def _result(self, path: str, mutant: Mutant, chosen: list[pytest.Item], cpu_s: float, functions: Any) -> Result:
+    def _result(self, path: str, mutant: Mutant, chosen: list[tuple[pytest.Item, float]], functions: Any) -> Result:
         given: dict[str, Any] = {
             "module": path,
             "digest": self._digests[path],
@@ -234,7 +249,7 @@ class Mutants:
         code = mutant.code(targets[0].__code__.co_filename)
         record = self._folder / "by"
         record.write_text("", encoding="utf-8")
-        ended = in_fork(lambda: look_for(targets, code, chosen, record), CPU_LEAST_S + CPU_FACTOR * cpu_s)
+        ended = in_fork(lambda: look_for(targets, code, chosen, record), sum(limit_s for _, limit_s in chosen))
         if ended == PASSED:
             return Result(outcome="survived", **given)
         return Result(outcome="timed out" if ended is None else "killed", by=record.read_text(encoding="utf-8"), **given)
@@ -257,12 +272,14 @@ def cover(items: list[pytest.Item], lines: Lines, file: Path) -> int:
     return PASSED
 
 
-def look_for(targets: list[FunctionType], code: CodeType, chosen: list[pytest.Item], record: Path) -> int:
-    """In a fork: change the function, and run tests until one fails, whose name is written down."""
+def look_for(targets: list[FunctionType], code: CodeType, chosen: list[tuple[pytest.Item, float]], record: Path) -> int:
+    """In a fork: change the function, and run tests until one fails, whose name is written down. Each may take so many seconds of CPU."""
     for target in targets:
         target.__code__ = code
-    for item, following in zip(chosen, [*chosen[1:], None], strict=True):
+    items = [item for item, _ in chosen]
+    for (item, limit_s), following in zip(chosen, [*items[1:], None], strict=True):
         record.write_text(item.nodeid, encoding="utf-8")
+        signal.setitimer(signal.ITIMER_PROF, limit_s)
         if not run_test(item, following):
             return FAILED
     return PASSED
