@@ -90,6 +90,7 @@ def test_a_sound_directory_is_left_as_it_is() -> None:
     report = repair(filesystem, DIRECTORY)
     assert report.damage == {}
     assert report.kept == {FIRST: 12, SECOND: 21}
+    assert (report.frames, report.lost_sequences, report.set_aside) == (0, (), ())
     assert before == {name: filesystem.read_bytes(f"{DIRECTORY}/{name}") for name in before}
     assert filesystem.exists(COUNTER)
 
@@ -120,7 +121,7 @@ def test_every_frame_that_can_be_read_counts_and_gaps_are_reported(
     report = repair(filesystem, DIRECTORY)
     assert list(report.damage) == [JOURNAL_NAME]
     assert report.kept == kept
-    assert set(lost) <= set(report.lost_sequences)
+    assert report.lost_sequences == lost
     filesystem.power_cut()
     assert opened(filesystem).entries == {(A, partition.partition): offset for partition, offset in kept.items()}
 
@@ -175,11 +176,61 @@ def test_kafka_s_later_value_counts_where_it_is_larger() -> None:
 def test_an_export_that_cannot_be_read_is_set_aside(name: str) -> None:
     filesystem = directory_with_journal()
     filesystem.replace_file(f"{DIRECTORY}/{name}", b"")
+    before = filesystem.read_bytes(journal_path(DIRECTORY))
     report = repair(filesystem, DIRECTORY)
-    assert list(report.damage) == [name]
+    assert report.damage == {name: "the file is empty"}
+    assert filesystem.read_bytes(journal_path(DIRECTORY)) == before
     assert report.set_aside == (f"{name}.damaged-1",)
     assert report.kept == {FIRST: 12, SECOND: 21}, "the journal is valid, and only it counts"
     assert opened(filesystem).entries == {(A, 0): 12, (A, 1): 21}
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_power_cut_after_a_repair_does_not_bring_a_damaged_export_back(seed: int) -> None:
+    filesystem = directory_with_journal()
+    filesystem.replace_file(f"{DIRECTORY}/{LOG_START_CHECKPOINT}", b"")
+    repair(filesystem, DIRECTORY)
+    filesystem.power_cut(Random(seed))
+    assert opened(filesystem).entries == {(A, 0): 12, (A, 1): 21}
+
+
+def test_the_journal_and_an_export_may_be_damaged_together() -> None:
+    filesystem = directory_with_journal()
+    change(filesystem, SNAPSHOT_END + 9)
+    filesystem.replace_file(f"{DIRECTORY}/{LOG_START_CHECKPOINT}", b"")
+    report = repair(filesystem, DIRECTORY)
+    assert set(report.damage) == {JOURNAL_NAME, LOG_START_CHECKPOINT}
+    assert report.kept == {FIRST: 12, SECOND: 21}
+    assert opened(filesystem).entries == {(A, 0): 12, (A, 1): 21}
+
+
+def test_without_a_journal_each_export_counts() -> None:
+    """Kafka's is the later one where it differs, and the larger value wins."""
+    filesystem = directory_with_journal()
+    filesystem.unlink(journal_path(DIRECTORY))
+    filesystem.replace_file(f"{DIRECTORY}/{LOG_START_CHECKPOINT}", encode_offsets({FIRST: 99, SECOND: 1}))
+    assert repair(filesystem, DIRECTORY).kept == {FIRST: 99, SECOND: 20}
+
+
+@pytest.mark.parametrize("missing", [LOG_BEGIN_CHECKPOINT, LOG_START_CHECKPOINT])
+def test_without_a_journal_one_export_is_sufficient(missing: str) -> None:
+    filesystem = directory_with_journal()
+    filesystem.unlink(journal_path(DIRECTORY))
+    filesystem.unlink(f"{DIRECTORY}/{missing}")
+    assert repair(filesystem, DIRECTORY).kept == {FIRST: 10, SECOND: 20}
+
+
+def test_a_value_that_was_lowered_since_the_last_fold_stays_lower() -> None:
+    """The exports have the larger one, and neither the repair nor the start after it takes that back."""
+    filesystem = directory_with_journal()
+    journal = opened(filesystem)
+    journal.fold(lambda _error: None)
+    for entry in ((A, 1, 30), (A, 0, 4)):
+        journal.request_log_starts([entry], lambda _error: None)
+    filesystem.crash_process()
+    change(filesystem, SNAPSHOT_END + 9)
+    assert repair(filesystem, DIRECTORY).kept == {FIRST: 4, SECOND: 21}
+    assert opened(filesystem).entries == {(A, 0): 4, (A, 1): 21}
 
 
 def test_a_crash_at_any_step_of_the_repair_lets_it_be_run_again() -> None:
