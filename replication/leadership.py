@@ -95,12 +95,14 @@ class FollowerState(msgspec.Struct):
     def note_fetch(self, fetch: FollowerFetch, *, leader_end_offset: Offset, matches: bool, now_ms: int) -> None:
         """Take over what an accepted fetch says."""
         if fetch.broker_epoch != self.broker_epoch:
-            self.forget()
+            if self.broker_epoch != UNKNOWN_BROKER_EPOCH:
+                self.forget()
             self.broker_epoch = fetch.broker_epoch
         before_ms = self.noted_fetch_ms if self.session is None else self.last_fetch_ms
         if fetch.fetch_offset >= leader_end_offset:
             self.caught_up_ms = now_ms
-        elif fetch.fetch_offset >= self.leader_end_offset:
+        elif UNKNOWN_OFFSET < self.leader_end_offset <= fetch.fetch_offset:
+            # Of the first fetch nothing is known before: a follower that is far behind must not hold up the high watermark.
             self.caught_up_ms = max(self.caught_up_ms, before_ms)
         self.leader_end_offset = max(leader_end_offset, self.leader_end_offset)
         self.noted_fetch_ms = now_ms
