@@ -20,7 +20,7 @@ import msgspec
 from tests.campaign import evidence, machine
 
 from .operators import mutants
-from .results import EXPLAINED, FOUND, SUMS, Explained, Result, Sum, digest_of, latest, load_lines, sum_of
+from .results import EXPLAINED, FOUND, SUMS, Explained, Result, Sum, digest_of, is_at_its_end, latest, load_lines, sum_of
 from .scope import GROUPS, ROOT, Group
 
 
@@ -68,7 +68,7 @@ def publish(folder: Path) -> None:
     for group in GROUPS:
         for path, digest, keys, known in known_mutants(group, folder):
             counts = sum_of(path, keys, known, explained)
-            if keys and counts["mutants"] == len(keys):
+            if keys and is_at_its_end(path, keys, known, explained):
                 sums[path] = Sum(
                     module=path,
                     digest=digest,

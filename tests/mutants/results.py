@@ -112,3 +112,10 @@ def sum_of(module: str, keys: Iterable[str], known: Mapping[tuple[str, str], Res
         counts["mutants"] += 1
         counts[result.outcome if result.outcome in FOUND else "explained" if key in reasons else "open"] += 1
     return counts
+
+
+def is_at_its_end(module: str, keys: Iterable[str], known: Mapping[tuple[str, str], Result], explained: Iterable[Explained]) -> bool:
+    """Whether each of a module's mutants is found, explained, or has survived the wider tests too."""
+    reasons = {each.key for each in explained if each.module == module}
+    results = [(key, known.get((module, key))) for key in keys]
+    return all(result is not None and (result.outcome in FOUND or key in reasons or result.wider) for key, result in results)

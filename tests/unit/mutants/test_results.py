@@ -8,7 +8,7 @@ import msgspec
 
 from tests.campaign import evidence
 from tests.mutants.operators import mutants
-from tests.mutants.results import EXPLAINED, SUMS, Explained, Result, Sum, is_due, latest, load_lines, sum_of
+from tests.mutants.results import EXPLAINED, SUMS, Explained, Result, Sum, is_at_its_end, is_due, latest, load_lines, sum_of
 from tests.mutants.scope import GROUPS, ROOT
 
 
@@ -44,6 +44,16 @@ def test_counts():
         Explained(module="n.py", key="d", why="equivalent", because=""),
     ]
     assert sum_of("m.py", "abcde", known, explained) == {"mutants": 4, "killed": 1, "timed out": 1, "explained": 1, "open": 1}
+
+
+def test_a_module_is_at_its_end_when_wider_tests_have_seen_what_is_left():
+    explained = [Explained(module="m.py", key="b", why="equivalent", because="")]
+    lines = [result("a", "killed"), result("b", "survived"), result("c", "not reached")]
+    assert not is_at_its_end("m.py", "abc", latest(lines, {"m.py": "d"}), explained)
+    known = latest([*lines, result("c", "survived", wider=True)], {"m.py": "d"})
+    assert is_at_its_end("m.py", "abc", known, explained)
+    assert not is_at_its_end("m.py", "abc", known, [])
+    assert not is_at_its_end("m.py", "abcd", known, explained), "one was never run"
 
 
 def test_a_line_that_a_kill_has_cut_is_left_out(tmp_path: Path):
