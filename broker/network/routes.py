@@ -22,12 +22,13 @@ class RunPath(msgspec.Struct, frozen=True):
     """A way for requests that have arrived together and are alike: all of them read, handled and answered at once.
 
     `read` takes a buffer, where in it the first one's frame begins, where what was received ends, and the size of the largest frame that is
-    allowed. `handle` takes what it returned, the buffer, and the client; it returns the answers, where in the buffer the run ends, and of
-    how many requests it is. Either returns None where they aren't, before anything was changed: they are executed one by one then.
+    allowed. What it returns has the correlation ids as its second item. `handle` takes that, the buffer, and the client; it returns the
+    answers, where in the buffer the run ends, and of how many requests it is. The answers are bytes, or a list of what handlers return.
+    Either returns None where they aren't, before anything was changed: they are executed one by one then.
     """
 
     read: Callable[[Any, int, int, int], Any]
-    handle: Callable[[Any, Any, Client], tuple[bytes, int, int] | None]
+    handle: Callable[[Any, Any, Client], tuple[bytes | list[Any], int, int] | None]
 
 
 class GroupPath(msgspec.Struct, frozen=True):

@@ -44,7 +44,7 @@ class RunTaking(TurnTaking):
     def _park(self, route: Route, correlation_id: int, pending: Pending[Any]) -> None:
         raise NotImplementedError
 
-    def _close_when_done(self) -> None:
+    def _answer(self, parts: list[Part]) -> None:
         raise NotImplementedError
 
     def _flush(self) -> None:
@@ -69,6 +69,10 @@ class RunTaking(TurnTaking):
         if done is None:
             return 0
         answers, stop, count = done
+        if type(answers) is not bytes:
+            for correlation_id, answer in zip(asked[1], answers, strict=True):
+                self._give(route, correlation_id, answer)
+            return stop
         self._ready.append(answers)
         took_ns = clock.now_ns() - clock.moment_ns
         times = clock.times = route.times
@@ -97,12 +101,17 @@ class RunTaking(TurnTaking):
     def give_answer(self, route: Route, correlation_id: int, answer: Any) -> None:
         """Send the answer of the request that waited: the frame of one, what a handler returns, or the promise of either."""
         self._gathered = False
+        if type(answer) is bytes and self._outgoing is not None and not (self.closed or self._eof):
+            self._outgoing.send([answer])
+        else:
+            self._give(route, correlation_id, answer)
+            self._flush()
+
+    def _give(self, route: Route, correlation_id: int, answer: Any) -> None:
         if type(answer) is Pending:
             self._park(route, correlation_id, answer)
-        elif self._outgoing is not None and not self.closed:
-            self._outgoing.send([answer] if type(answer) is bytes else route.write(correlation_id, answer))
-        if self._eof:
-            self._close_when_done()
+        else:
+            self._answer([answer] if type(answer) is bytes else route.write(correlation_id, answer))
 
     def fail_gathered(self, route: Route, error: Exception) -> None:
         """Close: the request that waited met a bug of ours."""

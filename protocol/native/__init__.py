@@ -48,15 +48,15 @@ the buffer, its checksum, which has yet to be compared, the smallest timestamp o
 `storage.log.validator.ValidatedBatch` with an empty tail, and the transactional id. With one the batch is of a producer's transaction, and
 without one of none."""
 
-ProduceRun = tuple[int, tuple[int, ...], int, int, str | bytes, int, int, int, int, int, tuple[tuple[int, int, tuple[Any, ...]], ...]]
-"""Version, correlation ids, acks, where the run ends in the buffer, topic, partition, the smallest and the largest timestamp of its
-records, the size of the largest batch and of all, and of each batch where it begins, its checksum, and fields, as of a `SmallProduce`."""
+_BatchesTogether = tuple[tuple[int, int, tuple[Any, ...]], ...]
 
-ProduceGroup = tuple[
-    int, tuple[int, ...], int, tuple[int, ...], str | bytes, int, int, int, int, int, tuple[tuple[int, int, tuple[Any, ...]], ...], int
-]
-"""The same of requests that have come on several connections: instead of an end it has their places among all that were read, from 0 on.
-The last item is their timeout in ms."""
+ProduceRun = tuple[int, tuple[int, ...], int, int, str | bytes, int, int, int, int, int, _BatchesTogether, int]
+"""Version, correlation ids, acks, where the run ends in the buffer, topic, partition, the smallest and the largest timestamp of its
+records, the size of the largest batch and of all, of each batch where it begins, its checksum, and fields, as of a `SmallProduce`, and the
+timeout in ms."""
+
+ProduceGroup = tuple[int, tuple[int, ...], int, tuple[int, ...], str | bytes, int, int, int, int, int, _BatchesTogether, int]
+"""The same of requests that have come on several connections: instead of an end it has their places among all that were read, from 0 on."""
 
 
 CommittedRow = tuple[int, int, int]
@@ -181,8 +181,8 @@ class CompiledWalk(CompiledSyncs, Protocol):
     def read_run(self, buffer: Buffer, start: int, end: int, frame_max: int, /) -> ProduceRun | None:
         """Requests as `read_produce` takes them, whose frames, lengths included, follow each other from `start` on: two at least.
 
-        They have version, acks, topic, partition and producer of the first one, and no transactional id. Of an idempotent producer their
-        sequences have no gap.
+        They have version, acks, timeout, topic, partition and producer of the first one, and no transactional id. Of an idempotent
+        producer their sequences have no gap.
         """
 
     def read_round(self, buffer: Buffer, start: int, end: int, /) -> list[ProduceGroup] | None:

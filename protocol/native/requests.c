@@ -147,8 +147,8 @@ static PyObject *correlation_ids_of(const struct alike *alike)
     return ids;
 }
 
-/* What the module returns of them, with `room` for so many items behind. `where` is its fourth item, a reference that is handed over. */
-static PyObject *read_together(const struct alike *alike, const struct request *request, PyObject *where, Py_ssize_t room)
+/* What the module returns of them. `where` is its fourth item, a reference that is handed over. */
+static PyObject *read_together(const struct alike *alike, const struct request *request, PyObject *where)
 {
     const struct small_produce *first = alike->requests[0];
     int64_t earliest = INT64_MAX, latest = INT64_MIN;
@@ -160,13 +160,14 @@ static PyObject *read_together(const struct alike *alike, const struct request *
         largest = batch->size > largest ? batch->size : largest;
         total += batch->size;
     }
-    PyObject *read = PyTuple_New(11 + room);
+    PyObject *read = PyTuple_New(12);
     if (read == NULL) {
         Py_XDECREF(where);
     } else if (!put_item(read, 3, where) || !put_number(read, 0, first->version) || !put_item(read, 1, correlation_ids_of(alike)) ||
                !put_number(read, 2, first->acks) || !put_item(read, 4, topic_of(first)) || !put_number(read, 5, first->partition) ||
                !put_number(read, 6, earliest) || !put_number(read, 7, latest) || !put_number(read, 8, (int64_t)largest) ||
-               !put_number(read, 9, (int64_t)total) || !put_item(read, 10, batches_of(alike, request))) {
+               !put_number(read, 9, (int64_t)total) || !put_item(read, 10, batches_of(alike, request)) ||
+               !put_number(read, 11, first->timeout_ms)) {
         Py_CLEAR(read);
     }
     return read;
@@ -190,7 +191,7 @@ PyObject *read_run(PyObject *module, PyObject *const *arguments, Py_ssize_t give
     for (size_t number = 0; number < run.count; number++) {
         alike.requests[number] = &run.requests[number];
     }
-    PyObject *read = read_together(&alike, &request, PyLong_FromLongLong((int64_t)(request.start + run.size)), 0);
+    PyObject *read = read_together(&alike, &request, PyLong_FromLongLong((int64_t)(request.start + run.size)));
     release_views(&views);
     return read;
 }
@@ -205,11 +206,7 @@ static PyObject *read_group(const struct produce_round *round, const struct prod
             Py_CLEAR(members);
         }
     }
-    PyObject *read = read_together(&alike, request, members, 1);
-    if (read != NULL && !put_number(read, 11, alike.requests[0]->timeout_ms)) {
-        Py_CLEAR(read);
-    }
-    return read;
+    return read_together(&alike, request, members);
 }
 
 PyObject *read_round(PyObject *module, PyObject *const *arguments, Py_ssize_t given)

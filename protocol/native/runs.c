@@ -9,8 +9,8 @@
 /* Whether a request is answered as another one is, and its batch lies in the same log. */
 static bool is_alike(const struct small_produce *one, const struct small_produce *other)
 {
-    return one->version == other->version && one->acks == other->acks && one->partition == other->partition &&
-           one->topic_size == other->topic_size && memcmp(one->topic, other->topic, one->topic_size) == 0;
+    return one->version == other->version && one->acks == other->acks && one->timeout_ms == other->timeout_ms &&
+           one->partition == other->partition && one->topic_size == other->topic_size && memcmp(one->topic, other->topic, one->topic_size) == 0;
 }
 
 /* Whether a log that takes one batch takes the other behind it, as far as its producer goes. */
@@ -79,18 +79,12 @@ static bool has_producer(const struct produce_round *round, const struct produce
     return false;
 }
 
-/* Of acks=all the wait is also the same. */
-static bool may_be_together(const struct small_produce *one, const struct small_produce *other)
-{
-    return is_alike(one, other) && one->timeout_ms == other->timeout_ms;
-}
-
 /* Puts the request that was read last into the group of those that are alike, or into a new one. */
 static void put_into_group(struct produce_round *round, size_t place)
 {
     const struct small_produce *request = &round->requests[place];
     size_t number = 0;
-    while (number < round->group_count && !may_be_together(request, &round->requests[round->groups[number].members[0]])) {
+    while (number < round->group_count && !is_alike(request, &round->requests[round->groups[number].members[0]])) {
         number++;
     }
     struct produce_group *group = &round->groups[number];

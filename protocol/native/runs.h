@@ -18,8 +18,8 @@ struct produce_run {
 };
 
 /* Reads the requests whose frames begin at `bytes`, each behind its length, of at most `frame_max` bytes: as many as are whole, have a
-   small batch (`read_small_produce`), and have version, acks, topic, partition and producer of the first one; of an idempotent producer the
-   sequences follow each other without a gap. False if those are fewer than two. */
+   small batch (`read_small_produce`), and have version, acks, timeout, topic, partition and producer of the first one; of an idempotent
+   producer the sequences follow each other without a gap. False if those are fewer than two. */
 bool read_produce_run(const uint8_t *bytes, size_t size, size_t frame_max, struct produce_run *run);
 
 /* Requests of so many connections: of more, two rounds. */

@@ -85,43 +85,43 @@ class SmallProduce:
         plainly = partial(self._wait, asked, partition, partition.leader_epoch, appended, start_offset, client.listener_name)
         return self._when_committed(partition, appended, answer, timeout_ms, plainly)
 
-    def handle_run(self, asked: Run, buffer: memoryview, _client: Client) -> tuple[bytes, int, int] | None:
-        """Append the batches of a run with one write, and answer; None, without having changed anything, if one of them is unusual."""
-        partition = self._partition_of(asked)
-        if partition is None or (asked[2] != 1 and partition.leadership is not None):
-            return None
+    def handle_run(self, asked: Run, buffer: memoryview, client: Client) -> tuple[bytes | list[Any], int, int] | None:
+        """Append the batches of a run with one write, and answer or promise to; None, and nothing was changed, if one is unusual."""
         # The sequences of a run follow each other: that of the first decides.
-        appended = self._append_together(asked, buffer, partition, is_run=True)
-        return None if appended is None else (appended[0], asked[3], len(asked[1]))
+        appended = self._append_together(asked, buffer, is_run=True)
+        if appended is None:
+            return None
+        answers, base_offsets, partition = appended
+        count = len(base_offsets)
+        if asked[2] == 1 or partition.leadership is None:
+            return answers, asked[3], count
+        return self._promises(asked, partition, base_offsets, answers, [client] * count), asked[3], count
 
     def handle_group(self, asked: Group, buffer: memoryview, clients: list[Client]) -> list[Any] | None:
         """The same for requests of several connections: an answer for each, as of `handle`."""
-        partition = self._partition_of(asked)
-        if partition is None or (asked[2] != 1 and not partition.has_enough_in_sync):
-            return None
-        appended = self._append_together(asked, buffer, partition, is_run=False)
+        appended = self._append_together(asked, buffer, is_run=False)
         if appended is None:
             return None
-        joined, base_offsets = appended
-        size = len(joined) // len(clients)
-        answers = [joined[start : start + size] for start in range(0, len(joined), size)]
+        answers, base_offsets, partition = appended
         if asked[2] == 1 or partition.leadership is None:
-            return list[Any](answers)
-        return [
-            self._promise(asked, partition, base_offset, row, answer, client.listener_name)
-            for base_offset, row, answer, client in zip(base_offsets, asked[10], answers, clients, strict=True)
-        ]
+            return _single(answers, len(clients))
+        return self._promises(asked, partition, base_offsets, answers, clients)
 
-    def _promise(
-        self, asked: Group, partition: Partition, base_offset: Offset, row: tuple[int, int, Any], answer: bytes, listener_name: str
-    ) -> ProduceResponse | Pending[Any]:
-        """The answer to one request of a group, when all replicas in sync have its batch."""
+    def _promises(
+        self, asked: Run | Group, partition: Partition, base_offsets: tuple[Offset, ...], answers: bytes, clients: list[Client]
+    ) -> list[Any]:
+        """The answers to requests whose batches were appended together, when all replicas in sync have them."""
+        promised: list[Any] = []
         version, _, acks, _, topic, index, *_, timeout_ms = asked
-        appended = AppendedBatch(base_offset, base_offset + row[2][1], NO_TIMESTAMP)
-        single: Asked = (version, 0, acks, timeout_ms, topic, index, row[0], row[1], 0, row[2], None)
-        log_start = partition.log.log_start_offset
-        plainly = partial(self._wait, single, partition, partition.leader_epoch, appended, log_start, listener_name)
-        return self._when_committed(partition, appended, answer, timeout_ms, plainly)
+        leader_epoch, log_start = partition.leader_epoch, partition.log.log_start_offset
+        for answer, offset, (start, crc, fields), client in zip(
+            _single(answers, len(clients)), base_offsets, asked[10], clients, strict=True
+        ):
+            appended = AppendedBatch(offset, offset + fields[1], NO_TIMESTAMP)
+            single: Asked = (version, 0, acks, timeout_ms, topic, index, start, crc, 0, fields, None)
+            plainly = partial(self._wait, single, partition, leader_epoch, appended, log_start, client.listener_name)
+            promised.append(self._when_committed(partition, appended, answer, timeout_ms, plainly))
+        return promised
 
     def _when_committed(
         self, partition: Partition, appended: AppendedBatch, answer: bytes, timeout_ms: int, plainly: Callable[[], DelayedProduce]
@@ -130,37 +130,38 @@ class SmallProduce:
         delayed = DelayedSmallProduce(replicas, partition, appended.last_offset + 1, answer, deadline_ms, plainly)
         return delayed.pending if replicas.waiting.commits.watch(delayed) else plainly().start()
 
-    def _partition_of(self, asked: Run | Group) -> Partition | None:
-        """The partition that several requests are for, if they may be usual there."""
-        topic, earliest, latest, largest = asked[4], asked[6], asked[7], asked[8]
-        image, now_ms = self._replicas.image, self._wall_ms()
+    def _append_together(
+        self, asked: Run | Group, buffer: memoryview, *, is_run: bool
+    ) -> tuple[bytes, tuple[Offset, ...], Partition] | None:
+        """Append the batches of several requests. Returns the answers behind each other, the base offsets, and the partition."""
+        version, correlation_ids, acks, _, topic, index, earliest, latest, largest, size, rows, _ = asked
+        replicas, image, now_ms = self._replicas, self._replicas.image, self._wall_ms()
         name = topic if isinstance(topic, str) else "" if image is None else image.topic_names.get(topic, "")
-        partition = self._replicas.find(name, asked[5])
+        partition = replicas.find(name, index)
         if not isinstance(partition, Partition) or not partition.is_leader or largest > partition.small_batch_bytes:
             return None
         rules = partition.rules
-        is_timely = earliest >= now_ms - rules.timestamp_before_max_ms and latest <= now_ms + rules.timestamp_after_max_ms
-        return partition if is_timely else None
-
-    def _append_together(
-        self, asked: Run | Group, buffer: memoryview, partition: Partition, *, is_run: bool
-    ) -> tuple[bytes, tuple[Offset, ...]] | None:
-        """Append the batches of several requests. Returns the answers behind each other, and the base offsets; None as `handle_run`."""
+        if (
+            earliest < now_ms - rules.timestamp_before_max_ms
+            or latest > now_ms + rules.timestamp_after_max_ms
+            or (acks != 1 and not partition.has_enough_in_sync)
+        ):
+            return None
         batches = []
-        for start, crc, fields in asked[10]:
+        for start, crc, fields in rows:
             end = start + fields[0]
             if crc32c(buffer[start + ATTRIBUTES_POSITION : end]) != crc:
                 return None
             batch = ValidatedBatch(*fields)
             batch.tail = (buffer[start + MAGIC_POSITION : end],)
             batches.append(batch)
-        base_offsets = self._replicas.append_together(partition, batches, asked[9], batches[:1] if is_run else batches, self._wall_ms())
+        base_offsets = replicas.append_together(partition, batches, size, batches[:1] if is_run else batches, now_ms)
         if base_offsets is None:
             return None
         partition.traffic.produce_requests += len(batches)
-        answers = self._write_run(asked[0], asked[1], asked[4], asked[5], base_offsets, NO_TIMESTAMP, partition.log.log_start_offset)
+        answers = self._write_run(version, correlation_ids, topic, index, base_offsets, NO_TIMESTAMP, partition.log.log_start_offset)
         assert answers is not None, asked
-        return answers, base_offsets
+        return answers, base_offsets, partition
 
     def _may_join(self, transactional_id: str, partition: Partition, asked: Asked, now_ms: int) -> bool:
         """Whether the batch may be appended as far as its transaction goes, as `ProduceAttempt` decides it.
@@ -201,6 +202,12 @@ class SmallProduce:
         wait = ProduceWait(partition, leader_epoch, appended.last_offset + 1, row, flushes=False, commits=True)
         listener = listener_name if version >= CURRENT_LEADER_SINCE else None
         return delayed_produce(self._parts, _response(asked, row), [wait], timeout_ms, listener)
+
+
+def _single(answers: bytes, count: int) -> list[bytes]:
+    """So many answers of the same size, each by itself."""
+    size = len(answers) // count
+    return [answers[start : start + size] for start in range(0, len(answers), size)]
 
 
 def _response(asked: Asked, row: PartitionProduceResponse) -> ProduceResponse:
