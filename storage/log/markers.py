@@ -8,6 +8,9 @@ Source: KIP-98, KIP-890; Kafka's `MemoryRecords.withEndTransactionMarker`, `Prod
 
 from __future__ import annotations
 
+from functools import lru_cache
+from typing import Final
+
 from lowtide.protocol.control_records import ControlRecord, ControlRecordType, end_transaction_record
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.plain_batches import encode_plain_batch
@@ -17,6 +20,9 @@ from lowtide.storage.log.log_values import AppendedBatch
 from lowtide.storage.log.open_transactions import CompletedTransaction
 from lowtide.storage.log.producer_state import Accepted, Duplicate, ProducerStateManager
 from lowtide.storage.log.validator import ValidatedBatch
+
+REMEMBERED_CONTENTS: Final = 64
+"""A coordinator's partition has one epoch at a time."""
 
 
 class Marker(ValidatedBatch, kw_only=True):
@@ -36,29 +42,23 @@ def make_marker(
     now_ms: int,
 ) -> Marker:
     """The marker of a transaction's end. `now_ms` is wall-clock time."""
-    kind = ControlRecordType.COMMIT if is_commit else ControlRecordType.ABORT
+    control, record = _content_of(is_commit, coordinator_epoch)
     tail = encode_plain_batch(
-        [end_transaction_record(ControlRecord(kind, coordinator_epoch))],
-        now_ms,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        attributes=TRANSACTIONAL_BIT | CONTROL_BIT,
+        [record], now_ms, producer_id=producer_id, producer_epoch=producer_epoch, attributes=TRANSACTIONAL_BIT | CONTROL_BIT
     )
+    size = MAGIC_POSITION + len(tail)
+    # In the order of the fields, as `runtime.shard.make_batch` has it for coordinators: many markers are made.
     return Marker(
-        size_bytes=MAGIC_POSITION + len(tail),
-        last_offset_delta=0,
-        record_count=1,
-        max_timestamp=now_ms,
-        offset_delta_of_max_timestamp=0,
-        base_timestamp=now_ms,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        base_sequence=NO_SEQUENCE,
-        attributes=TRANSACTIONAL_BIT | CONTROL_BIT,
-        tail=(tail,),
-        control=ControlRecord(kind, coordinator_epoch),
-        epoch_is_bumped=epoch_is_bumped,
-    )
+        size, 0, 1, now_ms, 0, now_ms, producer_id, producer_epoch, NO_SEQUENCE, TRANSACTIONAL_BIT | CONTROL_BIT, (tail,),
+        control=control, epoch_is_bumped=epoch_is_bumped,
+    )  # fmt: skip
+
+
+@lru_cache(REMEMBERED_CONTENTS)
+def _content_of(is_commit: bool, coordinator_epoch: int) -> tuple[ControlRecord, tuple[bytes, bytes]]:  # noqa: FBT001 - to be remembered
+    """What the markers of one coordinator's epoch say, and its record: the same in all of them."""
+    control = ControlRecord(ControlRecordType.COMMIT if is_commit else ControlRecordType.ABORT, coordinator_epoch)
+    return control, end_transaction_record(control)
 
 
 def check_producer(state: ProducerStateManager, batch: ValidatedBatch) -> Accepted | Duplicate | ErrorCode:
