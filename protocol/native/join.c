@@ -194,7 +194,8 @@ size_t synced_size(const struct synced *synced)
 {
     int16_t version = synced->version;
     bool is_flexible = version >= SYNC_FLEXIBLE_SINCE, has_protocols = version >= SYNC_PROTOCOLS_SINCE;
-    if (version < 0 || version > SYNC_LAST_VERSION || !is_string(&synced->protocol_type, true) || !is_string(&synced->protocol_name, true) ||
+    if (version < 0 || version > SYNC_LAST_VERSION || !is_string(&synced->protocol_type, true) ||
+        !is_string(&synced->protocol_name, true) ||
         !is_content(&synced->assignment)) {
         return 0;
     }

@@ -117,7 +117,8 @@ static bool as_members(PyObject *rows, struct joined *joined)
     for (Py_ssize_t number = 0; number < joined->count; number++) {
         PyObject *row = item(rows, number);
         struct joined_member *member = &joined->members[number];
-        if (!as_text(item(row, 0), &member->id) || !as_text(item(row, 1), &member->instance) || !as_bytes(item(row, 2), &member->metadata)) {
+        if (!as_text(item(row, 0), &member->id) || !as_text(item(row, 1), &member->instance) ||
+            !as_bytes(item(row, 2), &member->metadata)) {
             return false;
         }
     }

@@ -71,7 +71,8 @@ static PyObject *batch_fields(const struct small_batch *batch)
         !put_number(fields, 2, batch->record_count) || !put_number(fields, 3, batch->max_timestamp) ||
         !put_number(fields, 4, batch->offset_delta_of_max_timestamp) || !put_number(fields, 5, batch->base_timestamp) ||
         !put_number(fields, 6, batch->producer_id) || !put_number(fields, 7, batch->producer_epoch) ||
-        !put_number(fields, 8, batch->base_sequence) || !put_number(fields, 9, batch->attributes) || !put_item(fields, 10, PyTuple_New(0))) {
+        !put_number(fields, 8, batch->base_sequence) || !put_number(fields, 9, batch->attributes) ||
+        !put_item(fields, 10, PyTuple_New(0))) {
         Py_DECREF(fields);
         return NULL;
     }

@@ -10,7 +10,8 @@
 static bool is_alike(const struct small_produce *one, const struct small_produce *other)
 {
     return one->version == other->version && one->acks == other->acks && one->timeout_ms == other->timeout_ms &&
-           one->partition == other->partition && one->topic_size == other->topic_size && memcmp(one->topic, other->topic, one->topic_size) == 0;
+           one->partition == other->partition && one->topic_size == other->topic_size &&
+           memcmp(one->topic, other->topic, one->topic_size) == 0;
 }
 
 /* Whether a log that takes one batch takes the other behind it, as far as its producer goes. */
