@@ -112,52 +112,8 @@ class CompiledSyncs(Protocol):
     def close_syncs(self, syncs: Any, /) -> None: ...
 
 
-class CompiledWalk(CompiledSyncs, Protocol):
-    """The module. Where a function answers None, the plain form decides."""
-
-    VERSION: int
-
-    def walk_records(self, records: Buffer, count: int, /) -> tuple[int, int, int, bool, bool] | None:
-        """The fields of `storage.log.record_walk.RecordWalk`."""
-
-    def find_record(self, records: Buffer, count: int, timestamp_delta: int, offset_delta: int, /) -> tuple[int, int] | tuple[()] | None:
-        """Offset and timestamp delta of the first of the records with at least these deltas; an empty tuple if there is none."""
-
-    def append_records(
-        self, batch: BatchRecords, row_count: int, columns: Sequence[bytearray], header_count: int, headers: Sequence[bytearray] | None, /
-    ) -> tuple[int, int, int, int, int, int] | None:
-        """Appends to columns with `row_count` rows, and `header_count` headers.
-
-        `columns` are those of offsets and timestamps, and the three buffers of keys and of values; `headers` are validity and offsets of
-        the lists, and the three buffers of names and of contents.
-        Returns the rows that were added, nulls among keys and values, headers, rows without headers, and nulls among contents.
-        """
-
-    def append_rows(
-        self, out: bytearray, rows: RowBuffers, run: tuple[Buffer | None, int, int, int, int], /
-    ) -> tuple[int, int, int] | None:
-        """Appends records to `out`; `run` is selected rows, first, count, size, and timestamp. Returns the fields of `WrittenRows`."""
-
-    def hash_key(self, secret: bytes, key: Buffer, /) -> tuple[int, int]:
-        """Two hashes of a key, of 64 and of 24 bits, which only those know who know the secret's 16 bytes."""
-
-    def note_keys(  # noqa: PLR0913  the compiled function's
-        self, table: array[int], secret: bytes, records: Buffer, count: int, shift: int, first_delta: int, room: int, number: int, /
-    ) -> tuple[int, int, int] | None:
-        """Notes the keys of a batch's records from `number` on in a table of `storage.compaction.offset_map` with room for `room` more.
-
-        Returns up to which record it came, how many keys were new, and an offset delta: if it came to the end that of the last record,
-        otherwise that of the last that it noted, or -1.
-        """
-
-    def copy_keys(self, table: array[int], larger: array[int], /) -> None:
-        """Puts the keys of a table into one with more places, which is empty."""
-
-    def plain_records(self, head: bytes, records: Sequence[tuple[bytes | None, bytes | None]], /) -> bytes | None:
-        """`head`, and behind it keys and values as the records of a batch, all of its first timestamp. Only of a list."""
-
-    def read_head(self, buffer: Buffer, start: int, stop: int, is_flexible: bool, /) -> tuple[str | None, int] | None:  # noqa: FBT001
-        """The client id of the request in `buffer[start:stop]`, and where its body begins, as `protocol.headers.read_client_id`."""
+class CompiledProduce(Protocol):
+    """Its functions for Produce requests. Where one answers None, the plain form decides."""
 
     def read_produce(self, buffer: Buffer, start: int, stop: int, /) -> SmallProduce | None:
         """The Produce request in `buffer[start:stop]`, header included: one small batch for one partition, sound but for its checksum.
@@ -204,6 +160,54 @@ class CompiledWalk(CompiledSyncs, Protocol):
         /,
     ) -> bytes | None:
         """The frames that answer a run or a group that was appended, all of the same size; never None for a topic that was read."""
+
+
+class CompiledWalk(CompiledSyncs, CompiledProduce, Protocol):
+    """The module. Where a function answers None, the plain form decides."""
+
+    VERSION: int
+
+    def walk_records(self, records: Buffer, count: int, /) -> tuple[int, int, int, bool, bool] | None:
+        """The fields of `storage.log.record_walk.RecordWalk`."""
+
+    def find_record(self, records: Buffer, count: int, timestamp_delta: int, offset_delta: int, /) -> tuple[int, int] | tuple[()] | None:
+        """Offset and timestamp delta of the first of the records with at least these deltas; an empty tuple if there is none."""
+
+    def append_records(
+        self, batch: BatchRecords, row_count: int, columns: Sequence[bytearray], header_count: int, headers: Sequence[bytearray] | None, /
+    ) -> tuple[int, int, int, int, int, int] | None:
+        """Appends to columns with `row_count` rows, and `header_count` headers.
+
+        `columns` are those of offsets and timestamps, and the three buffers of keys and of values; `headers` are validity and offsets of
+        the lists, and the three buffers of names and of contents.
+        Returns the rows that were added, nulls among keys and values, headers, rows without headers, and nulls among contents.
+        """
+
+    def append_rows(
+        self, out: bytearray, rows: RowBuffers, run: tuple[Buffer | None, int, int, int, int], /
+    ) -> tuple[int, int, int] | None:
+        """Appends records to `out`; `run` is selected rows, first, count, size, and timestamp. Returns the fields of `WrittenRows`."""
+
+    def hash_key(self, secret: bytes, key: Buffer, /) -> tuple[int, int]:
+        """Two hashes of a key, of 64 and of 24 bits, which only those know who know the secret's 16 bytes."""
+
+    def note_keys(  # noqa: PLR0913  the compiled function's
+        self, table: array[int], secret: bytes, records: Buffer, count: int, shift: int, first_delta: int, room: int, number: int, /
+    ) -> tuple[int, int, int] | None:
+        """Notes the keys of a batch's records from `number` on in a table of `storage.compaction.offset_map` with room for `room` more.
+
+        Returns up to which record it came, how many keys were new, and an offset delta: if it came to the end that of the last record,
+        otherwise that of the last that it noted, or -1.
+        """
+
+    def copy_keys(self, table: array[int], larger: array[int], /) -> None:
+        """Puts the keys of a table into one with more places, which is empty."""
+
+    def plain_records(self, head: bytes, records: Sequence[tuple[bytes | None, bytes | None]], /) -> bytes | None:
+        """`head`, and behind it keys and values as the records of a batch, all of its first timestamp. Only of a list."""
+
+    def read_head(self, buffer: Buffer, start: int, stop: int, is_flexible: bool, /) -> tuple[str | None, int] | None:  # noqa: FBT001
+        """The client id of the request in `buffer[start:stop]`, and where its body begins, as `protocol.headers.read_client_id`."""
 
     def read_commit(self, buffer: Buffer, start: int, stop: int, /) -> SmallCommit | None:
         """The OffsetCommit request in `buffer[start:stop]`, header included: of one topic, without metadata and a time to keep them."""

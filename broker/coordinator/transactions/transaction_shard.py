@@ -34,7 +34,6 @@ from lowtide.broker.coordinator.transactions.transaction_settings import Transac
 from lowtide.broker.coordinator.transactions.transaction_state import (
     ENDING,
     IDLE,
-    STATE_NAMES,
     TransactionEvent,
     TransactionState,
     may_follow,
@@ -141,7 +140,7 @@ class Transactions:
     def record_of(self, state: Transaction, wall_ms: int) -> CoordinatorRecord:
         """The record of what a transactional id becomes now. What it is follows from `note`, when that is appended."""
         before = self.transactions.get(state.transactional_id)
-        assert before is None or may_follow(before.state, state.state), f"{before}: {STATE_NAMES[state.state]}"
+        assert before is None or may_follow(before.state, state.state), (before, state)
         state.updated_ms = wall_ms
         return state.as_record()
 
