@@ -46,7 +46,7 @@ def read_run(content: bytes, frame_max: int = FRAME_MAX) -> native.ProduceRun | 
     if read is None:
         return None
     rows = tuple((start - len(BEFORE), crc, fields) for start, crc, fields in read[10])
-    return (*read[:3], read[3] - len(BEFORE), *read[4:10], rows)
+    return (*read[:3], read[3] - len(BEFORE), *read[4:10], rows, read[11])
 
 
 def frames_of(content: bytes) -> list[tuple[int, bytes]]:
@@ -74,7 +74,7 @@ def one_by_one(content: bytes) -> native.ProduceRun | None:
             is_behind = fields[6] < 0 and before[6] < 0
             if fields[6] >= 0:
                 is_behind = fields[6:8] == before[6:8] and fields[7] >= 0 and fields[8] == before[8] + before[2]
-            if not is_behind or (read[0], read[2], read[4], read[5]) != (first[0], first[2], first[4], first[5]):
+            if not is_behind or (read[0], *read[2:6]) != (first[0], *first[2:6]):
                 break
         alike.append((start, read))
     if len(alike) < 2:
@@ -86,7 +86,7 @@ def one_by_one(content: bytes) -> native.ProduceRun | None:
     stop = alike[-1][0] + len(frames_of(content)[len(alike) - 1][1])
     version, acks, topic, partition = reads[0][0], reads[0][2], reads[0][4], reads[0][5]
     ids = tuple(read[1] for read in reads)
-    return version, ids, acks, stop, topic, partition, *times, max(sizes), sum(sizes), rows
+    return version, ids, acks, stop, topic, partition, *times, max(sizes), sum(sizes), rows, reads[0][3]
 
 
 @st.composite
@@ -108,6 +108,7 @@ def requests(draw: st.DrawFn) -> list[bytes]:
         used = 3 + (version - 2) % 11 if is_odd and way == "version" else version
         fields: dict[str, Any] = {
             "acks": -1 if is_odd and way == "acks" else 1,
+            "timeout_ms": 2 if is_odd and way == "timeout" else 1,
             "partition": int(is_odd and way == "partition"),
             "topic": "u" if is_odd and way == "topic" else "t",
             "topic_id": (b"u" if is_odd and way == "topic" else b"t") * 16,

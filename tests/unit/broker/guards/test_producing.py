@@ -75,7 +75,7 @@ class Guarded:
         """Whether the quick path takes a request for a topic, a run, and a group where all others may write; never a transactional one."""
         asked = (9, 1, 1, 1000, topic, 0, 0, 0, 0, (), None)
         assert self.handle_quickly((*asked[:10], "x"), memoryview(b""), self.connection) is None
-        run = (9, (1, 2), 1, 100, topic, 0, 0, 0, 0, 0, ())
+        run = (9, (1, 2), 1, 100, topic, 0, 0, 0, 0, 0, (), 1000)
         is_taken = self.handle_quickly(asked, memoryview(b""), self.connection) is asked
         assert (self.handle_run(run, memoryview(b""), self.connection) is run) == is_taken
         other: Any = SimpleNamespace(principal=BOB, write_grants=WriteGrants(BOB))
