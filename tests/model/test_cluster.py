@@ -1,7 +1,7 @@
 """The rules of deletion hold in the model of a cluster, and each of them is needed: without it a deleted record returns.
 
-`make model` searches further, in canonical states (`reduction.py`): with any number of faults of each kind, with faults of all kinds
-together, with reads from followers and with images that lag further. `FAULTS=2` is how many faults of all kinds there may be.
+`make model` searches further, in canonical states (`reduction.py`): with any number of faults of each kind, with as many as FAULTS of all
+kinds together, and with one of any kind where followers are read and images lag further.
 """
 
 from __future__ import annotations
@@ -93,9 +93,9 @@ def test_faults_of_any_kind():
 @pytest.mark.skipif(not FAULTS, reason="takes minutes: make model")
 @pytest.mark.parametrize("lag", [1, 2])
 @pytest.mark.parametrize("reader", [0, 2])
-def test_faults_of_any_kind_with_reads(reader: int, lag: int):
+def test_one_fault_of_any_kind(reader: int, lag: int):
     """With reads from a follower, or from the first leader; brokers see changes late, by one or by two."""
-    long_search(f"reader {reader}, lag {lag}", Cluster(Rules(), scope(*ALL_FAULTS, reader=reader, lag=lag)), 1 if lag > 1 else FAULTS)
+    long_search(f"reader {reader}, lag {lag}", Cluster(Rules(), scope(*ALL_FAULTS, reader=reader, lag=lag)), 1)
 
 
 @dataclass(frozen=True)
