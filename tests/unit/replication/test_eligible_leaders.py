@@ -229,3 +229,13 @@ def test_who_is_eligible_was_in_sync_or_eligible_and_lost_nothing(
     assert found.items() <= members_of(before).items()
     assert not found or len(isr) < least
     assert all(epoch >= unclean.get(member, 0) for member, epoch in found.items())
+
+
+def test_a_leader_proposes_nothing_while_the_same_replicas_stay_eligible() -> None:
+    """The ISR stays as it is, too small, and who is eligible beside it does as well: there is nothing to write."""
+    log = FakeLog(log_end_offset=9, min_insync_replicas=2)
+    leadership = leads(log, partition_of((1,), (10,), elr=(2,), elr_epochs=(20,)), image_of({1: 10}))
+    assert in_sync_replicas.next_proposal(leadership, image_of({1: 10}), 1) is None
+    lost = in_sync_replicas.next_proposal(leadership, image_of({1: 10}, unclean={2: 21}), 1)
+    assert lost is not None
+    assert (lost.isr, lost.elr) == ((1,), ())
