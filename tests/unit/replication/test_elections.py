@@ -13,7 +13,7 @@ from lowtide.metadata.config_image import ConfigImage
 from lowtide.metadata.image import BrokerImage, ImageDelta, MetadataImage, PartitionImage, TopicImage
 from lowtide.metadata.records import NO_LEADER, FeaturesRecord, PartitionRecord, decode
 from lowtide.replication.controller import ControllerSettings, ControllerWork, plan_controller_work
-from lowtide.replication.elections import Assignment, Election, elect, is_relieved, led_uncleanly
+from lowtide.replication.elections import Assignment, Election, elect, is_relieved, is_well, led_uncleanly
 
 TOPIC_ID = b"T" * 16
 AGREED = FeaturesRecord(log_start_reporting=1)
@@ -302,3 +302,58 @@ def test_the_result_of_an_unclean_election_is_recognized() -> None:
     after = partition(record.isr, record.leader)
     changed = tuple(image_of({2: 20, 3: 30}, partitions=(after,)).topics.values())
     assert led_uncleanly(image, ImageDelta(topics_changed=changed)) == {("t", 0): record.leader}
+
+
+def test_replicas_that_are_added_stay_when_all_are_in_sync() -> None:
+    """A reassignment that only adds is complete then, too."""
+    brokers = {**ALIVE, 4: 40}
+    growing = {"replicas": (1, 2, 3, 4), "adding": (4,)}
+    assert decide(image_of(brokers), partition(**growing)) is None
+    after = decide(image_of(brokers), partition((1, 2, 3, 4), **growing))
+    assert after is not None
+    assert (after.replicas, after.adding, after.removing, after.isr) == ((1, 2, 3, 4), (), (), (1, 2, 3, 4))
+
+
+def test_a_reassignment_never_leaves_a_partition_without_replicas() -> None:
+    assert decide(image_of(ALIVE), partition(removing=(1, 2, 3))) is None
+
+
+@pytest.mark.parametrize(
+    ("state", "well"),
+    [
+        (partition(), True),
+        (partition((2, 3)), False),
+        (partition((1, 2), NO_LEADER), False),
+        (partition(adding=(3,)), False),
+        (partition(removing=(3,)), False),
+        (partition((1, 4)), False),
+    ],
+)
+def test_a_glance_shows_which_partitions_are_well(state: PartitionImage, well: bool) -> None:
+    assert is_well(state, ALIVE) == well
+    assert not is_well(state, {**ALIVE, 1: 11, 2: 21, 3: 31}), "others have registered"
+
+
+def test_a_member_of_the_in_sync_set_goes_before_others_wherever_it_stands() -> None:
+    """Of those that have returned, and of those that lack records, where an unclean election is allowed."""
+    returned = decide(image_of({2: 21, 3: 31}), partition((3,), NO_LEADER))
+    assert returned is not None
+    assert (returned.leader, returned.isr) == (3, (3,))
+    stale = decide(image_of({1: 11, 3: 31}, stale={3: 31}), partition((3,), NO_LEADER), election=Election.UNCLEAN)
+    assert stale is not None
+    assert (stale.leader, stale.isr) == (3, (3,))
+
+
+def test_new_topics_and_partitions_are_not_led_uncleanly() -> None:
+    was, now = partition((1,), 1), partition((3,), 3)
+    old = image_of(ALIVE, partitions=(was,))
+    grown = image_of(ALIVE, partitions=(now, partition((3,), 3), partition((3,), 3))).topics["t"]
+    new = msgspec.structs.replace(grown, name="new", topic_id=b"N" * 16)
+    assert led_uncleanly(old, ImageDelta(topics_changed=(new, grown))) == {("t", 0): 3}
+
+
+def test_a_broker_is_not_relieved_by_one_that_has_registered_again() -> None:
+    """That one isn't in sync until the leader says so."""
+    state = (partition((1, 2)),)
+    assert not is_relieved(image_of(ALIVE, stopping=(1,), partitions=state), 1)
+    assert is_relieved(image_of({1: 10, 2: 21, 3: 30}, stopping=(1,), partitions=state), 1)

@@ -239,3 +239,19 @@ def test_a_leader_proposes_nothing_while_the_same_replicas_stay_eligible() -> No
     lost = in_sync_replicas.next_proposal(leadership, image_of({1: 10}, unclean={2: 21}), 1)
     assert lost is not None
     assert (lost.isr, lost.elr) == ((1,), ())
+
+
+def test_who_is_eligible_no_more_is_taken_off_the_record() -> None:
+    """Even if nothing else of the partition changes."""
+    assert decide(image_of({1: 10}), partition((1,), 1, (2, 3))) is None
+    after = decide(image_of({1: 10}, unclean={3: 31}), partition((1,), 1, (2, 3)))
+    assert after is not None
+    assert (after.leader, after.isr, after.elr, after.elr_epochs, after.leader_epoch) == (1, (1,), (2,), (20,), 5)
+
+
+@pytest.mark.parametrize("unclean", [{}, {1: 11, 2: 21, 3: 31}], ids=["all have what is committed", "all may lack records"])
+def test_a_member_goes_before_an_eligible_replica(unclean: dict[int, int]) -> None:
+    """It is the last of the replicas, and all have returned."""
+    after = decide(image_of({1: 11, 2: 21, 3: 31}, unclean=unclean), partition((3,), NO_LEADER, (1, 2)))
+    assert after is not None
+    assert (after.leader, after.isr) == (3, (3,))
