@@ -60,7 +60,7 @@ def led(*epochs: int, config: LogConfig | None = None, **more: Any) -> Partition
     return partition
 
 
-# What it is before anybody leads it
+# What it is before it has a leader
 
 
 def test_a_new_partition_has_no_leader_and_serves_nobody() -> None:
