@@ -30,7 +30,6 @@ class PartitionChanges:
         self._steps: list[Step] = []
         self._operations: list[Put] = []
         self._compares: dict[bytes, Compare] = {}
-        self.count = 0
 
     def add(self, topic_id: TopicId, number: int, before: PartitionImage, after: PartitionRecord) -> None:
         """Change a partition, if it is still as it was and the new in-sync replicas still live under the same registrations."""
@@ -43,7 +42,6 @@ class PartitionChanges:
             self.close_step()
         self._compares.update((compare.key, compare) for compare in needed)
         self._operations.append(Put(key, encode(after)))
-        self.count += 1
 
     def plan(self) -> ChangePlan:
         """All of them."""
