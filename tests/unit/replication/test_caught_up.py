@@ -175,3 +175,10 @@ def test_it_waits_for_a_follower_that_is_about_to_join(now_ms: int) -> None:
     assert in_sync_replicas.high_watermark(leadership, IMAGE, now_ms) == (100 if waits else 110)
     gone = image_of(11, {1: 1, 3: 3})
     assert in_sync_replicas.high_watermark(leadership, gone, now_ms) == 110, "it may not be in sync"
+
+
+def test_an_event_of_a_broker_that_has_not_fetched_yet_takes_nothing_from_it() -> None:
+    """Its image may come again, for another broker's sake: it was caught up at the election."""
+    leadership = leads(log_of(100), partition_of((1, 2), (1, 2)), IMAGE, 5)
+    leadership.follow_broker(2, image_of(11, BROKERS))
+    assert leadership.followers[2] == FollowerState(noted_fetch_ms=5, caught_up_ms=5)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from lowtide.replication.follower import Simple, Truncate, decide, note_truncated, take, truncation
+from lowtide.protocol.errors import ErrorCode
+from lowtide.replication.follower import Following, Simple, Truncate, decide, note_truncated, take, truncation
 from lowtide.replication.follower_phase import FollowerEvent, Phase
 
+from .leaders import FakeLog
 from .test_follower import following, row, stored
 
 
@@ -79,3 +84,20 @@ def test_a_phase_leads_to_the_next() -> None:
         one.on_event(FollowerEvent.ASK_RANGE)
     one.on_event(FollowerEvent.SETTLED)
     assert one.phase is Phase.FETCHING
+
+
+@pytest.mark.parametrize(
+    ("disk_full", "offline", "counts"), [(True, False, True), (True, True, False), (False, False, False), (False, True, False)]
+)
+def test_of_an_answer_that_cannot_be_appended_the_rest_counts_while_the_disk_is_full_only(
+    disk_full: bool, offline: bool, counts: bool
+) -> None:
+    """Deletes make room, and have to reach a follower that has none."""
+    log: Any = FakeLog(log_end_offset=3)
+    log.disk_full, log.offline = disk_full, offline
+    log.append_as_follower = lambda *_args, **_kwargs: ErrorCode.KAFKA_STORAGE_ERROR
+    one = Following(partition=SimpleNamespace(log=log), leader_epoch=9, backoff_ms=40)  # type: ignore[arg-type]
+    taken = take(one, row(records=stored(3, 9), high_watermark=2, log_start_offset=1), 1)
+    assert (taken.error, taken.counts, taken.has_grown) == (ErrorCode.KAFKA_STORAGE_ERROR, counts, False)
+    assert (one.heard, one.received_log_start, log.high_watermark) == ((True, 1, 2) if counts else (False, -1, 0))
+    assert one.backoff_ms == 40, "an error doesn't end the rests"
