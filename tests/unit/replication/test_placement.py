@@ -193,3 +193,21 @@ def test_a_dead_broker_can_be_unregistered() -> None:
         refusal.error_code for refusal in (plan_unregistration(image, 1), plan_unregistration(image, 7)) if isinstance(refusal, Refusal)
     ]
     assert codes == [ErrorCode.INVALID_REQUEST, ErrorCode.BROKER_ID_NOT_REGISTERED]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_rack_whose_brokers_are_dead_leads_nothing_and_is_used_like_others(seed: int) -> None:
+    """Whichever rack's turn it is, the replicas of a partition are in as many racks as there are."""
+    racks = {0: "a", 1: "b", 2: "b", 3: "c", 4: "c"}
+    image = image_of(racks, dead=frozenset({0}))
+    for replicas in placed(image, 12, 3, seed):
+        assert {racks[broker_id] for broker_id in replicas} == {"a", "b", "c"}
+        assert replicas[0] != 0
+    assert placed(image_of({0: "a", 1: "b"}, dead=frozenset({0})), 4, 2, seed) == [(1, 0)] * 4
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("count", [2, 4])
+def test_racks_lead_in_turn(seed: int, count: int) -> None:
+    racks = dict(enumerate("abcd"[:count]))
+    assert Counter(replicas[0] for replicas in placed(image_of(racks), count, 1, seed)) == dict.fromkeys(racks, 1)
