@@ -18,14 +18,16 @@ GROUPS, OTHER = TopicPartition("groups", 0), TopicPartition("t", 0)
 class World:
     """Partitions that this broker leads, and the state that one of them has; `events` are in order."""
 
-    def __init__(self, *, may_mark: bool = True, refusal: ErrorCode | None = None, is_alone: bool = False) -> None:
-        """`is_alone`: what is appended is committed with that."""
+    def __init__(self, *, may_mark: bool = True, refusal: ErrorCode | None = None, is_alone: bool = False, **partition: Any) -> None:
+        """`is_alone`: what is appended is committed with that. `partition` is what is special about the partitions."""
         self.may, self.refusal, self.is_alone = may_mark, refusal, is_alone
+        self.partition = {"is_leader": True, "has_enough_in_sync": True} | partition
+        self.unknown: ErrorCode | None = None
         self.events: list[Any] = []
         self.writer = MarkerWriter(self, SimpleNamespace(wall_ms=lambda: 1), self)  # type: ignore[arg-type]
 
     def find(self, topic: str, number: int) -> Any:
-        return SimpleNamespace(topic_partition=TopicPartition(topic, number), is_leader=True, has_enough_in_sync=True)
+        return self.unknown or SimpleNamespace(topic_partition=TopicPartition(topic, number), **self.partition)
 
     def append_committed(self, partition: Any, _marker: Any, _now_ms: int) -> int | None:
         if not self.is_alone:
@@ -91,3 +93,16 @@ def test_markers_in_other_partitions_are_ignored() -> None:
     world = World()
     assert world.write(OTHER) == ErrorCode.NONE
     assert world.events == [("appended", OTHER), ("waits", OTHER, 42)]
+
+
+def test_a_partition_that_is_not_here_or_not_led_here_or_has_too_few_in_sync_gets_no_marker() -> None:
+    world = World()
+    world.unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert world.write(OTHER) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    for key in (GROUPS, OTHER):
+        world = World(is_leader=False, is_alone=True)
+        assert world.write(key) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert world.events == []
+    world = World(has_enough_in_sync=False)
+    assert world.write(OTHER) == ErrorCode.NOT_ENOUGH_REPLICAS
+    assert world.events == []
