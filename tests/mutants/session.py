@@ -203,7 +203,8 @@ class Mutants:
             tests = {name: cpu_s for name, (cpu_s, lines) in coverage.items() if mutant.lines & set(lines.get(path, ()))}
             chosen = [(items[name], CPU_LEAST_S + CPU_FACTOR * tests[name]) for name in in_order(tests, found_lately) if name in items]
             result = self._result(path, mutant, chosen, functions)
-            found_lately = [*(name for name in found_lately if name != result.by), *([result.by] if result.by else [])][-FOUND_LATELY:]
+            if result.outcome == "killed":  # A test that doesn't end takes its whole limit, where another one fails at once.
+                found_lately = [*(name for name in found_lately if name != result.by), result.by][-FOUND_LATELY:]
             with self._results.open("ab") as file:
                 file.write(msgspec.json.encode(result) + b"\n")
             if result.outcome in {"survived", "not reached"}:
