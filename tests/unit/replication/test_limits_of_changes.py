@@ -151,7 +151,7 @@ def test_the_message_of_a_refusal() -> None:
 
 @pytest.mark.parametrize(("revision", "swept"), [(4, True), (5, False), (6, False)])
 def test_leftovers_are_swept_that_are_older_than_the_controller(revision: int, swept: bool) -> None:
-    """Newer ones may be of a creation that is under way."""
+    """Newer ones may be of a creation that continues."""
     leftover = partition()
     before = image_of({1: 10})
     values = {name: getattr(before, name) for name in ("revision", "controller_id", "controller_revision", "brokers", "features")}

@@ -195,7 +195,7 @@ def test_a_later_epoch_has_the_end_already() -> None:
 
 
 def test_one_who_is_fenced_gives_up() -> None:
-    """Another broker is the coordinator, and goes on."""
+    """Another broker is the coordinator, and continues."""
     world = World(HERE, HERE)
     world.answers = {KEYS[0]: ErrorCode.TRANSACTION_COORDINATOR_FENCED, KEYS[1]: NONE}
     told = Told(world, KEYS[:2])
