@@ -73,7 +73,7 @@ async def no_descriptors(cluster: ClusterWorld) -> None:
     machine = cluster.pick(State.UP)
     if machine is None:
         return
-    life, before = machine.lives, machine.filesystem.fault_counts["no_descriptor"]
+    life, before, failed = machine.lives, machine.filesystem.fault_counts["no_descriptor"], _failed(machine)
     machine.disk_faults += 1
     cluster.excuses.begin(machine.broker_id)
     machine.filesystem.open_files_max = 0
@@ -84,9 +84,14 @@ async def no_descriptors(cluster: ClusterWorld) -> None:
     machine.disk_faults -= 1
     cluster.note(f"{machine.host} may open files again")
     cluster.excuses.end(machine.broker_id, after_s=1.0)
-    if machine.lives == life and not machine.disk_faults and (machine.has_offline_directory or machine.has_failed):
+    if machine.lives == life and not machine.disk_faults and _failed(machine) == failed and (machine.has_offline_directory or machine.has_failed):
         cluster.chronicle.violate(f"E1: a lack of descriptors took a log directory of {machine.host} offline")
     await cluster.revive(machine)
+
+
+def _failed(machine: Machine) -> int:
+    """How many reads, writes and syncs of its disk have failed because a fault has broken it."""
+    return sum(machine.filesystem.fault_counts[operation] for operation in ("read", "write", "sync"))
 
 
 async def no_room_at_times(cluster: ClusterWorld) -> None:
