@@ -84,7 +84,12 @@ async def no_descriptors(cluster: ClusterWorld) -> None:
     machine.disk_faults -= 1
     cluster.note(f"{machine.host} may open files again")
     cluster.excuses.end(machine.broker_id, after_s=1.0)
-    if machine.lives == life and not machine.disk_faults and _failed(machine) == failed and (machine.has_offline_directory or machine.has_failed):
+    if (
+        machine.lives == life
+        and not machine.disk_faults
+        and _failed(machine) == failed
+        and (machine.has_offline_directory or machine.has_failed)
+    ):
         cluster.chronicle.violate(f"E1: a lack of descriptors took a log directory of {machine.host} offline")
     await cluster.revive(machine)
 
