@@ -91,7 +91,8 @@ def load_log(place: LogPlace, known: KnownLog, *, now_ms: int, report: LoadRepor
             recovery_point=known.recovery_point,
         )
         log = Log(place.topic_partition, place.topic_id, place.config, parts, offsets)
-        log.reload_producer_state(now_ms=now_ms, recalls=not known.clean)  # Nothing was unanswered at a clean stop.
+        # After a clean stop only what had waited for followers can be sent again.
+        log.reload_producer_state(now_ms=now_ms, recalls=not known.clean or known.high_watermark < log_end_offset)
         loader.rebuild_aborted(log, parts.transaction_index)
         if not known.clean:
             log.flush_wanted = True

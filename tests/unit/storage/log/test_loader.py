@@ -64,12 +64,13 @@ def load(
     recovery_point: int = 0,
     log_start_offset: int = 0,
     cleaned_to: int = 0,
+    high_watermark: int = 0,
     clean: bool = False,
 ) -> tuple[Log, LoadReport]:
     report, known = LoadReport(), {"recovery_point": recovery_point, "log_start_offset": log_start_offset, "cleaned_to": cleaned_to}
     log = load_log(
         LogPlace(filesystem=filesystem, directory=FOLDER, config=config, **IDENTITY),
-        KnownLog(**known, clean=clean),
+        KnownLog(**known, high_watermark=high_watermark, clean=clean),
         now_ms=NOW_MS,
         report=report,
     )
@@ -238,6 +239,20 @@ def test_producers_whose_records_are_all_deleted_are_kept_after_a_clean_stop() -
     carry_out(filesystem, log.close())
     log, _ = load(filesystem, log_start_offset=3, clean=True)
     assert log.producer_state.producers[7].last_sequence == 1
+
+
+@pytest.mark.parametrize("high_watermark", [0, 14, 19])
+def test_a_producer_may_send_again_what_was_not_answered_before_a_clean_stop(high_watermark: int) -> None:
+    """acks=all: a leader that was stopped while it waited for followers, and leads again (cluster seed 26)."""
+    filesystem = log_with()
+    log, _ = load(filesystem, config=LogConfig(), clean=True, high_watermark=high_watermark)
+    for sequence in (14, 16, 18):
+        content = build_batch([(NOW_MS, None, b"v" * 20, ())] * 2, producer_id=7, producer_epoch=0, base_sequence=sequence)
+        validated = validate_produce(memoryview(content), ValidationRules(), NOW_MS)
+        assert isinstance(validated, ValidatedBatch)
+        appended = log.append_as_leader(validated, leader_epoch=1, now_ms=NOW_MS)
+        assert isinstance(appended, AppendedBatch), sequence
+        assert (appended.base_offset, appended.duplicate) == (sequence, True)
 
 
 def test_a_crash_in_a_roll_loses_no_producer() -> None:
