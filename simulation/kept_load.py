@@ -77,6 +77,8 @@ class CommittedBatch(msgspec.Struct, frozen=True, gc=False):
 class KeptLoad(PartitionLoad):
     """A partition that brokers delete from by themselves. `consumed` says up to where all groups have consumed a partition, at the most."""
 
+    has_retention = True
+
     def __init__(  # noqa: PLR0913  parts, each by its name
         self,
         topic: str,

@@ -85,6 +85,9 @@ class LoadedPartition:
     has_deletes = True
     """Whether clients may delete its records."""
 
+    has_retention = False
+    """Whether brokers delete its records by themselves."""
+
     def __init__(
         self, topic: str, partition: int, make_client: Callable[[str], ClusterClient], random: Random, observer: DeleteObserver
     ) -> None:
