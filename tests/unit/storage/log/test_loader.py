@@ -29,11 +29,13 @@ CONFIG = LogConfig(segment_bytes=400, index_interval_bytes=100)
 IDENTITY: dict[str, Any] = {"topic_partition": TopicPartition("t", 0), "topic_id": bytes(16)}
 
 
-def append(log: Log, count: int = 1, size: int = 100, *, leader_epoch: int = 0, **keywords: Any) -> None:
+def append(log: Log, count: int = 1, size: int = 100, *, leader_epoch: int = 0, **keywords: Any) -> AppendedBatch:
     content = build_batch([(NOW_MS, None, b"v" * size, ())] * count, **keywords)
     validated = validate_produce(memoryview(content), ValidationRules(), NOW_MS)
     assert isinstance(validated, ValidatedBatch)
-    assert isinstance(log.append_as_leader(validated, leader_epoch=leader_epoch, now_ms=NOW_MS), AppendedBatch)
+    appended = log.append_as_leader(validated, leader_epoch=leader_epoch, now_ms=NOW_MS)
+    assert isinstance(appended, AppendedBatch)
+    return appended
 
 
 def carry_out(filesystem: MemoryFileSystem, barrier: Barrier | None) -> None:
@@ -247,11 +249,7 @@ def test_a_producer_may_send_again_what_was_not_answered_before_a_clean_stop(hig
     filesystem = log_with()
     log, _ = load(filesystem, config=LogConfig(), clean=True, high_watermark=high_watermark)
     for sequence in (14, 16, 18):
-        content = build_batch([(NOW_MS, None, b"v" * 20, ())] * 2, producer_id=7, producer_epoch=0, base_sequence=sequence)
-        validated = validate_produce(memoryview(content), ValidationRules(), NOW_MS)
-        assert isinstance(validated, ValidatedBatch)
-        appended = log.append_as_leader(validated, leader_epoch=1, now_ms=NOW_MS)
-        assert isinstance(appended, AppendedBatch), sequence
+        appended = append(log, 2, 20, leader_epoch=1, producer_id=7, producer_epoch=0, base_sequence=sequence)
         assert (appended.base_offset, appended.duplicate) == (sequence, True)
 
 
