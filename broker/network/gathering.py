@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from lowtide.broker.network.request_times import RequestClock
-from lowtide.broker.network.routes import Route
+from lowtide.broker.network.routes import GroupPath, Route
 from lowtide.broker.request_context import Client
 from lowtide.protocol.api_keys import ApiKey
 
@@ -42,7 +42,7 @@ class Gathered(Client, Protocol):
     closed: bool
 
     def execute_alone(self, buffer: memoryview, start: int, stop: int) -> None:
-        """Execute the request in `buffer[start:stop]`, and send its answer."""
+        """Execute the request whose frame is `buffer[start:stop]`, and send its answer."""
         ...
 
     def give_answer(self, route: Route, correlation_id: int, answer: Any) -> None:
@@ -52,6 +52,11 @@ class Gathered(Client, Protocol):
     def fail_gathered(self, route: Route, error: Exception) -> None:
         """Close: a bug of ours, which is logged."""
         ...
+
+
+def _group_path(route: Route | None) -> GroupPath | None:
+    """That of a route; it is lost while a handler is wrapped, as by a quota."""
+    return None if route is None or route.quick is None else route.quick.group
 
 
 class Gathering:
@@ -76,8 +81,7 @@ class Gathering:
         self.last, self._last_ns = connection, now_ns
         if not is_near or now_ns < self._rest_until_ns or size < _FRAME.size:
             return False
-        route = self._routes[_FRAME.unpack_from(self.room)[1:]]
-        if route is None or route.quick is None or route.quick.group is None:
+        if _group_path(self._routes[_FRAME.unpack_from(self.room)[1:]]) is None:
             return False
         if not self._connections:
             self._first_ns = now_ns
@@ -119,10 +123,8 @@ class Gathering:
     def _execute_groups(self, connections: list[Gathered], end: int) -> set[int]:
         """Returns the places of the requests that were executed."""
         executed = set[int]()
-        route = self._routes[_FRAME.unpack_from(self._buffer)[1:]]
-        if route is None or route.quick is None or route.quick.group is None:
-            return executed
-        for asked in route.quick.group.read(self._buffer, 0, end) or ():
+        path = _group_path(self._routes[_FRAME.unpack_from(self._buffer)[1:]])
+        for asked in () if path is None else path.read(self._buffer, 0, end) or ():
             if self._execute_group(asked, [connections[place] for place in asked[3]]):
                 executed.update(asked[3])
         return executed
@@ -130,11 +132,12 @@ class Gathering:
     def _execute_group(self, asked: Any, connections: list[Gathered]) -> bool:
         """Returns whether they were executed; if not, nothing was changed."""
         route, clock = self._routes[ApiKey.PRODUCE, asked[0]], self._clock
-        if route is None or route.quick is None or route.quick.group is None:
+        path = _group_path(route)
+        if route is None or path is None:
             return False
         began_ns = clock.now_ns()
         try:
-            answers = route.quick.group.handle(asked, self._buffer, list[Client](connections))
+            answers = path.handle(asked, self._buffer, list[Client](connections))
         except Exception as error:  # noqa: BLE001  as in `Connection._on_request`, of several
             for connection in connections:
                 connection.fail_gathered(route, error)
