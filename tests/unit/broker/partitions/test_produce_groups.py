@@ -102,6 +102,12 @@ async def ask_alike(world: World, lines: Lines, seen: list[Any]) -> None:
             for number in range(6)
         ]
         seen += await ask_together(lines, [world.frame(each) for each in made])
+    for sequences in ((2, 2, 2, 1, 2, 2), (3, 3, 3, 2, 5, 2), (4, 4, 3, 3, 3, 3)):  # Next ones, duplicates and gaps of different producers.
+        made = [
+            bytes(build_batch([(NOW_MS, None, b"x", ())], producer_id=20 + number, producer_epoch=0, base_sequence=sequence))
+            for number, sequence in enumerate(sequences)
+        ]
+        seen += await ask_together(lines, [world.frame(each) for each in made])
     seen += await ask_together(lines, [world.frame(damaged(ONE))] * 3)
     seen += await ask_together(lines, [world.frame(ONE, partition=1)] * 3)
     seen += await ask_together(
