@@ -37,6 +37,7 @@ FULL: dict[str, str] = {
     "tests/chaos/test_bad_groups.py::test_a_hundred_thousand_ids_from_one_client": "a hundred thousand requests",
     "tests/chaos/test_cluster_kills.py::test_a_broker_is_stopped_in_order": ANOTHER_CASE,
     "tests/chaos/test_cluster_kills.py::test_a_closed_cluster_is_killed": ANOTHER_CASE,
+    "tests/chaos/test_cluster_kills.py::test_brokers_are_killed_while_a_replica_is_added": PARTS_APART,
     "tests/chaos/test_cluster_kills.py::test_a_follower_is_killed_and_frozen": ANOTHER_CASE,
     "tests/chaos/test_cluster_kills.py::test_etcd_is_killed_and_frozen": ANOTHER_CASE,
     "tests/chaos/test_cluster_kills.py::test_the_controller_is_killed_and_frozen": ANOTHER_CASE,

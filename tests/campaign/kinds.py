@@ -67,7 +67,8 @@ def always() -> None:
 class Kind:
     """`share` is the share of CPU time, relative to the others. A run uses `seeds` seeds.
 
-    `concerns` are the folders and files whose change makes earlier runs of this kind say less.
+    `concerns` are the folders and files whose change makes earlier runs of this kind say less. `counted` names the fault by whose number
+    the kind is measured, which says more than the number of seeds.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Kind:
     concerns: tuple[str, ...] = ()
     missing: Callable[[], str | None] = always
     """Why this machine can't run it, or None."""
+    counted: str | None = None
 
 
 def simulated(name: str, replay: str) -> Callable[[Workplace, int, int], Command]:
@@ -123,13 +125,23 @@ def power_is_missing() -> str | None:
 SERVED = ("broker", "metadata", "protocol", "replication", "storage")
 """What serves: nearly all that may violate a promise."""
 
+KILLED = "SIGKILL of a broker"
+
 KINDS = (
     Kind("cluster", 20, 20, simulated("cluster", "make sim SEED={seed}"), (*SERVED, "simulation")),
     Kind("drawn faults", 15, 20, simulated("drawn faults", ".venv/bin/python -m tests.campaign.found {seed}"), (*SERVED, "simulation")),
-    Kind("one broker", 10, 200, simulated("one broker", "make sim SEED={seed}"), (*SERVED, "simulation")),
+    Kind("one broker", 5, 200, simulated("one broker", "make sim SEED={seed}"), (*SERVED, "simulation")),
+    Kind(
+        "crash states",
+        10,
+        2,
+        simulated("crash states", "SEED={seed} .venv/bin/pytest -n0 tests/sim/test_crash_states.py"),
+        (*SERVED, "simulation"),
+        counted="crash state",
+    ),
     Kind(
         "kill",
-        15,
+        10,
         1,
         pytest(
             "tests/chaos/test_sigkill.py",
@@ -141,17 +153,35 @@ KINDS = (
             ROUNDS="20",
         ),
         (*SERVED, "runtime"),
+        counted=KILLED,
+    ),
+    Kind(
+        "cluster kill",
+        10,
+        1,
+        pytest(
+            "tests/chaos/test_cluster_kills.py",
+            "tests/chaos/test_compaction_survives.py",
+            "tests/chaos/test_etcd_broker.py",
+            "tests/chaos/test_moves_between_directories.py",
+            ROUNDS="5",
+        ),
+        (*SERVED, "runtime"),
+        counted=KILLED,
     ),
     Kind(
         "power cut",
-        10,
+        5,
         1,
         pytest("tests/power/test_power_cuts.py", CUTS="10", PYTEST_ADDOPTS="-m power"),
         (*SERVED, "runtime"),
         power_is_missing,
+        counted="power cut of a disk",
     ),
-    Kind("transfers", 10, 1, pytest("tests/chaos/test_transfers.py", SECONDS_OF_TRANSFER="30"), SERVED),
-    Kind("damaged frames", 10, 1, pytest("tests/chaos/test_frame_storm.py", FRAMES="30000"), ("broker", "protocol")),
+    Kind("transfers", 5, 1, pytest("tests/chaos/test_transfers.py", SECONDS_OF_TRANSFER="30"), SERVED, counted=KILLED),
+    Kind(
+        "damaged frames", 10, 1, pytest("tests/chaos/test_frame_storm.py", FRAMES="30000"), ("broker", "protocol"), counted="damaged frame"
+    ),
     Kind("properties", 5, 1, properties, SERVED),
-    Kind("compiled walk", 5, 1, sanitizers, ("protocol/native", "tests/native")),
+    Kind("compiled walk", 5, 1, sanitizers, ("protocol/native", "tests/native"), counted="execution"),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass
@@ -11,6 +12,9 @@ from .kinds import Command
 from .ledger import Violation
 
 REASON_CHARACTERS = 300
+
+_EXECUTIONS = re.compile(r"^(\d+) runs from seed \d+$", re.MULTILINE)
+"""The last line of each program in tests/native."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,8 @@ class Outcome:
 def outcome(left: Left, command: Command) -> Outcome:
     """A process that failed without a report is a violation itself."""
     faults: dict[str, int] = json.loads(left.struck) if left.struck else {}
+    if executions := sum(map(int, _EXECUTIONS.findall(left.output))):
+        faults["execution"] = executions
     states, violations = 0, list[Violation]()
     if left.simulated:
         results = json.loads(left.simulated)

@@ -17,6 +17,7 @@ import msgspec
 
 from lowtide.simulation.broker_simulation import simulate
 from lowtide.simulation.cluster_search import run_seed
+from tests.sim import crash_states
 
 from . import drawn, found
 from .minimise import minimise
@@ -37,6 +38,14 @@ def one_broker(seed: int, _reached: drawn.Reached) -> Result:
     except Exception as error:
         return Result(reason=first_line(error))
     return Result(Counter(simulation.faults) + Counter(simulation.filesystem.fault_counts))
+
+
+def crashes(seed: int, _reached: drawn.Reached) -> Result:
+    try:
+        result = crash_states.search(seed)
+    except Exception as error:
+        return Result(reason=": ".join([first_line(error), *getattr(error, "__notes__", ())]))
+    return Result(result.effects + Counter({"crash state": result.states}))
 
 
 def cluster(seed: int, _reached: drawn.Reached) -> Result:
@@ -70,7 +79,7 @@ def first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
-SIMULATORS = {"one broker": one_broker, "cluster": cluster, "drawn faults": drawn_cluster}
+SIMULATORS = {"one broker": one_broker, "crash states": crashes, "cluster": cluster, "drawn faults": drawn_cluster}
 
 
 def load_reached(file: Path) -> drawn.Reached:

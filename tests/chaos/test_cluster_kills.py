@@ -24,6 +24,7 @@ from lowtide.testing.etcd import missing
 
 from .cluster_load import PartitionWork
 from .cluster_processes import METADATA_VERSION, SESSION_TIMEOUT_S, ClusterProcesses
+from .moving import reassign
 from .security import CLIENT, Security
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
@@ -222,6 +223,29 @@ async def test_all_brokers_are_killed_at_once(tmp_path: Path) -> None:
         await scene.cluster.start(*scene.cluster.ids)
 
     await run_scene(tmp_path, [strike, strike], ruled=True)
+
+
+async def test_brokers_are_killed_while_a_replica_is_added(tmp_path: Path) -> None:
+    """The leader, the controller, and the broker that is added, which is frozen before, so that the reassignment can't end first."""
+
+    def strike_at(role: Callable[[Scene], Awaitable[int]] | None) -> Callable[[Scene], Awaitable[None]]:
+        async def strike(scene: Scene) -> None:
+            cluster, asked = scene.cluster, {await scene.leader(), await scene.controller()}
+            added = next(broker_id for broker_id in cluster.ids if broker_id not in asked)
+            others = [broker_id for broker_id in cluster.ids if broker_id != added]
+            await reassign(cluster, TOPIC, others)
+            await cluster.until_partition(TOPIC, lambda row: sorted(row.replica_nodes) == others)
+            cluster.freeze(added)
+            await reassign(cluster, TOPIC, [*others, added])
+            victim = added if role is None else await role(scene)
+            await cluster.restart(victim)  # Two are in sync, as many as there must be, so nothing progresses while one is away.
+            if victim != added:
+                cluster.thaw(added)
+            await cluster.until_partition(TOPIC, lambda row: set(row.isr_nodes) == set(cluster.ids))
+
+        return strike
+
+    await run_scene(tmp_path, [strike_at(Scene.leader), strike_at(Scene.controller), strike_at(None)])
 
 
 async def test_a_broker_is_stopped_in_order(tmp_path: Path) -> None:

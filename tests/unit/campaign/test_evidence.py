@@ -21,7 +21,7 @@ def entry(kind: str, commit: str, first: int, *, changed: bool = False, reason: 
         began=f"2026-01-{first + 1:02}T00:00:00Z",
         seconds=60.0,
         cpu_seconds=1800.0,
-        faults={"kill": 2},
+        faults={"kill": 2, "SIGKILL of a broker": 5},
         violations=[Violation(reason, "again")] if reason else [],
         states=3,
     )
@@ -43,9 +43,9 @@ def test_a_run_of_a_changed_tree_is_no_evidence():
 def test_the_page_tells_what_is_current():
     lines = evidence.sums("1", [entry("cluster", "old", 0), entry("cluster", "new", 20), entry("kill", "old", 0, reason="D1: a")])
     text = evidence.page(lines, KINDS, lambda _kind, commit: commit == "new")
-    assert "| cluster | 20 | 40 | 1.00 | 960 | 4 | 6 | 0 | 2026-01-21 |" in text
-    assert "| kill | 0 | 20 | 0.50 | 960 | 2 | 3 | 1 | 2026-01-01 |" in text
-    assert "| compiled walk | 0 | 0 | 0 | | 0 | | 0 | never |" in text
+    assert "| cluster | 20 | 20 | 40 | 1.00 | 960 | 14 | 6 | 0 | 2026-01-21 |" in text
+    assert "| kill | 0 | 5 | 5 | 0.50 | 240 | 7 | 3 | 1 | 2026-01-01 |" in text
+    assert "| compiled walk | 0 | 0 | 0 | 0 | | 0 | | 0 | never |" in text
     assert "- kill, old: D1: a" in text
     assert "| kill | 6 |" in text
 
@@ -63,7 +63,7 @@ def test_publishing_again_replaces_the_lines_of_this_ledger_and_keeps_those_of_o
     append(folders[0] / "ledger.jsonl", entry("cluster", "aaa", 20))
     evidence.publish(folders[0], sums, page)
     assert sorted(line.seeds for line in evidence.load(sums)) == [20, 40]
-    assert "| cluster | 60 | 60 |" in page.read_text()
+    assert "| cluster | 60 | 60 | 60 |" in page.read_text()
 
 
 def test_a_published_violation_names_no_folder_of_the_machine(tmp_path: Path):
@@ -86,6 +86,6 @@ def test_the_published_page_has_the_sums_of_the_tree():
     """What is current depends on the history; all else is in the lines."""
     text, lines = evidence.PAGE.read_text(encoding="utf-8"), evidence.load()
     for kind in KINDS:
-        seeds = sum(line.seeds for line in lines if line.kind == kind.name)
-        row = next(row for row in text.splitlines() if row.startswith(f"| {kind.name} | ") and row.count("|") == 10)
-        assert row.split("|")[3].strip() == f"{seeds:,}"
+        count = sum(line.counted(kind) for line in lines if line.kind == kind.name)
+        row = next(row for row in text.splitlines() if row.startswith(f"| {kind.name} | ") and row.count("|") == 11)  # noqa: PLR2004
+        assert row.split("|")[4].strip() == f"{count:,}"

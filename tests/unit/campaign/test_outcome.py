@@ -39,7 +39,12 @@ def test_a_process_that_fails_without_output_is_a_violation():
 
 
 def test_a_run_without_output_that_succeeded_is_no_violation():
-    assert outcome(Left(0, "7 runs from seed 1\n"), COMMAND) == Outcome({}, 0, [])
+    assert outcome(Left(0, "made\n"), COMMAND) == Outcome({}, 0, [])
+
+
+def test_executions_of_compiled_code_are_added_up():
+    left = Left(0, "7 runs from seed 1\ncc -o fuzz_join\n12000 runs from seed 1\n")
+    assert outcome(left, COMMAND).faults == {"execution": 12007}
 
 
 def test_a_drawn_run_is_repeated_by_its_values():
