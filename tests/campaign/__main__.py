@@ -29,8 +29,8 @@ ROOT = Path(__file__).resolve().parents[2]
 RUN_LIMIT_S = 7200.0
 """Generous: at the lowest priority a run may wait for long."""
 
-WRITTEN = ("docs/evidence.md", "tests/campaign/evidence.jsonl", "tests/sim/found.jsonl")
-"""What campaigns write into the tree: it isn't changed by that."""
+WRITTEN = ("docs/evidence.md", "tests/campaign/evidence.jsonl", "tests/sim/found.jsonl", "tests/sim/planted.jsonl")
+"""What campaigns and counts of planted bugs write into the tree: it isn't changed by that."""
 
 KEPT = 50
 KEPT_BYTES = 200_000
