@@ -32,12 +32,13 @@ class BrokerReports:
         self._store = store
         self._store_guard = store_guard
         self._prefix = prefix
-        self._stops = False
+        self.stops = False
+        """Whether this broker wants to stop."""
         self._changed = asyncio.Event()
 
     def begin_controlled_shutdown(self) -> None:
         """Report that this broker wants to stop."""
-        self._stops = True
+        self.stops = True
         self.wake()
 
     def set_offline(self, replicas: Replicas) -> None:
@@ -70,7 +71,7 @@ class BrokerReports:
         written = self._held.image.offline_replicas.get(self._held.broker_id, {})
         if written != self.offline:
             await self._put(keys.offline(self._held.broker_id), encode(encode_replicas(self.offline)))
-        if self._stops:
+        if self.stops:
             await self._put(keys.shutdown(self._held.broker_id), encode(self._held.broker_epoch))
         if (witness := self._store_guard.witness()) is not None:
             await self._held.commit(ChangePlan((witness,), needs_controller=False))

@@ -164,6 +164,11 @@ class MetadataSession:
         """
         return self.registration.broker_epoch == 0 or self._clock.monotonic_ms() >= self.fenced_from_ms
 
+    @property
+    def wants_to_stop(self) -> bool:
+        """Whether a controlled shutdown has begun here. Others may see that before this broker's image does."""
+        return self._reports.stops
+
     def keep(self, make_keeper: Callable[[MetadataCopy], CopyKeeper]) -> None:
         """Have all that is followed written down before it is acted upon. `make_keeper` gets what is known, which goes on changing."""
         self._follower.keeper = make_keeper(self._follower.copy)

@@ -63,6 +63,9 @@ class ClusterClient:
         self.name = name
         self.chronicle = chronicle
         self.leader_epochs: dict[tuple[str, int], int] = {}
+        self.ignores_older_epochs = False
+        """Whether what a broker says of an older leader epoch of a partition is ignored, as client libraries do (KIP-320)."""
+        self._topic_ids: dict[str, bytes] = {}
         self._machines = {machine.broker_id: machine for machine in machines}
         self._random = random
         self._loop = loop
@@ -145,10 +148,15 @@ class ClusterClient:
         request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
         answer = await self.ask(self.any_broker(), request, METADATA_VERSION, timeout_ms=METADATA_TIMEOUT_MS)
         for row in answer.topics:
+            is_same = self._topic_ids.get(topic) == row.topic_id
+            self._topic_ids[topic] = row.topic_id
             for partition in row.partitions:
+                key = topic, partition.partition_index
+                if self.ignores_older_epochs and is_same and partition.leader_epoch < self.leader_epochs.get(key, -1):
+                    continue
                 if partition.error_code == ErrorCode.NONE and partition.leader_id in self._machines:
-                    self._leaders[topic, partition.partition_index] = partition.leader_id
-                    self.leader_epochs[topic, partition.partition_index] = partition.leader_epoch
+                    self._leaders[key] = partition.leader_id
+                    self.leader_epochs[key] = partition.leader_epoch
 
 
 Now = Callable[[], float]

@@ -261,6 +261,31 @@ async def controlled_shutdown(cluster: ClusterWorld) -> None:
         await cluster.stay_down(machine)
 
 
+async def late_shutdown(cluster: ClusterWorld) -> None:
+    """SIGTERM to a broker that is cut off from the others, and sees late what the store has: they count it out long before it ends."""
+    machine = cluster.pick(State.UP)
+    if machine is None:
+        return
+    cluster.excuses.begin(machine.broker_id)
+    network, life = cluster.loop.network, machine.lives
+    others = [other.host for other in cluster.machines if other is not machine]
+    for host in others:
+        network.cut(machine.host, host, both_ways=True)
+    machine.link.watch_lag_ms = (500.0, 1500.0)
+    cluster.note(f"{machine.host} is cut off from {', '.join(others)}, and its watches lag")
+    machine.stop()
+    await cluster.sleep(*LONG_S)
+    for host in others:
+        network.heal(machine.host, host)
+    machine.link.watch_lag_ms = (0.0, 1.0)
+    cluster.note(f"{machine.host} is reached again")
+    cluster.excuses.end(machine.broker_id)
+    if machine.lives == life:
+        cluster.effects["late shutdown"] += machine.state is State.DOWN
+        cluster.kill(machine)
+        await cluster.stay_down(machine)
+
+
 FAULTS: Final[dict[str, tuple[Fault, int]]] = {
     "kill": (kill, 4),
     "power cut": (power_cut, 4),
@@ -307,6 +332,7 @@ WHERE_NAMED: Final[dict[str, tuple[Fault, int]]] = {
     "supervisor dies": (supervisor_dies, 8),
     "death is seen": (death_is_seen, 8),
     "leaders are given": (leaders_are_given, 16),
+    "late shutdown": (late_shutdown, 8),
 }
 """Those that need a cluster made for them, or that have runs of their own: they strike where a run names them."""
 

@@ -79,6 +79,8 @@ class IdempotentProducer(Producer):
 
     def __init__(self, load: LoadedPartition, client: ClusterClient, random: Random) -> None:
         super().__init__(load, client, random)
+        # Where an older leader believes that it leads, the batches behind those that a newer one has are out of order.
+        client.ignores_older_epochs = True
         self._id = -1
         self._epoch = -1
         self._sequence = 0

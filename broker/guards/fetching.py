@@ -20,6 +20,7 @@ from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.session import MetadataSession
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.fetch import NodeEndpoint
+from lowtide.protocol.types import BrokerEpoch
 from lowtide.replication.partition import Partition
 
 
@@ -59,7 +60,15 @@ class FetchReaders:
     def _parts(self, listener_name: str) -> tuple[Any, ...]:
         metadata = self._broker.metadata
         endpoints = partial(_node_endpoints, metadata, listener_name)
-        return self._broker.replicas, endpoints, lambda: metadata.broker_epoch, self._broker.clock.monotonic_ms
+        return self._broker.replicas, endpoints, partial(_serving_epoch, metadata), self._broker.clock.monotonic_ms
+
+
+def _serving_epoch(metadata: MetadataSession) -> BrokerEpoch:
+    """The registration under which followers here may answer consumers (rule DR7); 0, which is none, as soon as this broker wants to stop.
+
+    Deletes don't wait for the replicas of such a broker (rule DR3).
+    """
+    return 0 if metadata.wants_to_stop else metadata.broker_epoch
 
 
 def _node_endpoints(metadata: MetadataSession, listener_name: str) -> list[NodeEndpoint]:

@@ -18,6 +18,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
+from lowtide.broker.guards import fetching
 from lowtide.broker.handlers.delete_records import DelayedDeleteRecords
 from lowtide.broker.partitions import alter_partition_manager, replica_fetcher
 from lowtide.metadata.changes import Step
@@ -239,6 +240,11 @@ def a_follower_that_hears_nothing_answers(patch: Patch) -> None:
     patch.setattr(FollowerReads, "may_serve", may_serve)
 
 
+def a_follower_of_a_stopping_broker_answers(patch: Patch) -> None:
+    """Rule DR7: a broker that wants to stop serves under its registration as before, though no delete waits for it."""
+    patch.setattr(fetching, "_serving_epoch", lambda metadata: metadata.broker_epoch)
+
+
 # Idempotent producers
 
 
@@ -346,6 +352,7 @@ PLANTS: Final = [
     (leader_only_waits_for_no_disk, "D2:", PARTITIONS, 0),
     (a_timeout_is_a_success, "(D3|D8|DR3):", PARTITIONS, 0),
     (a_follower_that_hears_nothing_answers, "D1:", PARTITIONS, 0),
+    (a_follower_of_a_stopping_broker_answers, "D1:", PARTITIONS, 0),
     (duplicates_are_appended, "R5:", PARTITIONS, 0),
     (followers_know_no_producers, "(R1|R5):", PARTITIONS, 0),
     (producers_survive_a_truncation, "(R1|R2):", PIPELINES, 0),
@@ -361,6 +368,7 @@ AIMED: Final[dict[object, tuple[str, ...]]] = {
     a_cut_is_not_waited_for: ("leaders die uncommitted", "power cut", "power cut of all", "fast restart", "slow disk"),
     a_fetch_counts_for_the_registration_that_is_known: ("fast restart", "link cut", "slow network", "power cut"),
     a_follower_that_hears_nothing_answers: ("cut off", "link cut"),
+    a_follower_of_a_stopping_broker_answers: ("late shutdown",),
     producers_survive_a_truncation: ("leaders die uncommitted", "leader move", "leader flip", "pause", "kill"),
 }
 """The faults that can show a bug that is rare among all others."""

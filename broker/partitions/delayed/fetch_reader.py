@@ -71,7 +71,10 @@ class FetchReader:
         own_epoch: Callable[[], BrokerEpoch] = lambda: UNKNOWN_BROKER_EPOCH,
         monotonic_ms: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`endpoints()` gives the brokers' `NodeEndpoint`s, sent with NOT_LEADER_OR_FOLLOWER (KIP-951); `own_epoch()` our registration."""
+        """`endpoints()` gives the brokers' `NodeEndpoint`s, sent with NOT_LEADER_OR_FOLLOWER (KIP-951).
+
+        `own_epoch()` is our registration, as far as followers may serve under it.
+        """
         self._replicas = replicas
         self._endpoints = endpoints
         self._own_epoch = own_epoch
