@@ -233,9 +233,10 @@ async def test_brokers_are_killed_while_a_replica_is_added(tmp_path: Path) -> No
             cluster, asked = scene.cluster, {await scene.leader(), await scene.controller()}
             added = next(broker_id for broker_id in cluster.ids if broker_id not in asked)
             others = [broker_id for broker_id in cluster.ids if broker_id != added]
+            cluster.freeze(added)
+            await cluster.until_partition(TOPIC, lambda row: added not in row.isr_nodes)
             await reassign(cluster, TOPIC, others)
             await cluster.until_partition(TOPIC, lambda row: sorted(row.replica_nodes) == others)
-            cluster.freeze(added)
             await reassign(cluster, TOPIC, [*others, added])
             victim = added if role is None else await role(scene)
             await cluster.restart(victim)  # Two are in sync, as many as there must be, so nothing progresses while one is away.
