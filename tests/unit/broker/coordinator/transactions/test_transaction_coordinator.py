@@ -70,11 +70,11 @@ def test_nothing_is_coordinated_without_the_topic() -> None:
     world = World(HERE)
     world.coordinator.on_tick()
     shard = world.shard()
-    world.without_topic()
+    world.set_topics()
     world.coordinator.on_tick()
     assert shard.unloaded
     other = World(HERE)
-    other.without_topic()
+    other.set_topics()
     assert other.shards() == []
 
 
