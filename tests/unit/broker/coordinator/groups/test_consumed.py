@@ -12,7 +12,7 @@ import pytest
 from lowtide.broker.coordinator.classic.classic_group import ClassicGroup
 from lowtide.broker.coordinator.classic.group_state import GroupState
 from lowtide.broker.coordinator.consumer.consumer_member import ConsumerMember
-from lowtide.broker.coordinator.consumer.share_group import KnownStates, ShareGroup
+from lowtide.broker.coordinator.consumer.share_group import InitializingTopic, KnownStates, ShareGroup
 from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.groups.consumed import NOT_CONSUMED, ROWS_PER_STEP, Consumed, ConsumedOffsets
 from lowtide.broker.coordinator.groups.group_shard import Groups
@@ -259,3 +259,56 @@ def test_a_share_group_counts_with_its_start_offset() -> None:
     assert share_consumed(groups, 7) == (-1, "g")
     share_group(groups, 0, topic_id=OLD)
     assert share_consumed(groups, 7) == NOT_CONSUMED, "the states of an older topic of the same name"
+
+
+def test_an_offset_of_zero_counts_and_one_below_does_not() -> None:
+    """A consumer may have committed that it has none."""
+    assert consumed(groups_of(a=7, b=0)) == (0, "b")
+    assert Consumed(0, "b").is_known
+    assert consumed(groups_of(a=7, b=-1)) == (7, "a")
+    assert consumed(groups_of(b=-1)) == NOT_CONSUMED
+
+
+def test_a_group_of_few_topics_counts_among_many_that_are_asked_for() -> None:
+    groups = groups_of(a=7)
+    add_live(groups, "b", frozenset({"x3", "other"}))
+    found = ConsumedOffsets([ConsumedOffsetsTopic(name=name, topic_id=NEW, partitions=[0]) for name in ("t", *(f"x{n}" for n in range(9)))])
+    for group_id in "ab":
+        for _ in found.take_in(groups, group_id):
+            pass
+    assert {name: tuple(rows[0]) for name, rows in found.found.items() if rows[0] != NOT_CONSUMED} == {"t": (7, "a"), "x3": (-1, "b")}
+
+
+def test_what_is_pending_counts_where_the_committed_offset_is_of_an_older_topic() -> None:
+    groups = groups_of(a=7)
+    commit(groups, "c", 3, topic_id=OLD)
+    add_pending(groups, "c", 9, topic_id=NEW)
+    assert consumed(groups) == (-1, "c")
+
+
+def test_a_share_group_with_members_counts_with_its_start_offset() -> None:
+    groups = groups_of()
+    share_group(groups, 0, live=True)
+    assert share_consumed(groups, 7) == (7, "g")
+    assert share_consumed(groups, -2) == (-1, "g")
+
+
+def test_a_share_group_keeps_a_partition_whose_state_is_about_to_begin() -> None:
+    groups = groups_of()
+    share_group(groups)
+    assert share_consumed(groups, 7) == NOT_CONSUMED
+    initializing = {NEW: InitializingTopic("t", frozenset({0}), 1)}
+    groups.by_id["g"].states = KnownStates(initializing=initializing)  # type: ignore[union-attr]
+    assert share_consumed(groups, 7) == (-1, "g")
+
+
+@pytest.mark.parametrize("count", [ROWS_PER_STEP - 1, ROWS_PER_STEP, 2 * ROWS_PER_STEP + 1])
+@pytest.mark.parametrize("pending", [True, False])
+def test_a_group_is_looked_at_in_steps_of_so_many_offsets(count: int, *, pending: bool) -> None:
+    groups = groups_of()
+    for number in range(count):
+        (add_pending if pending else commit)(groups, "a", 5, number=number)
+    found = ConsumedOffsets([ConsumedOffsetsTopic(name="t", topic_id=NEW, partitions=list(range(count)))])
+    steps = len(list(found.take_in(groups, "a")))
+    assert steps == count // ROWS_PER_STEP + (0 if pending else 1)
+    assert set(found.found["t"].values()) == {Consumed(-1 if pending else 5, "a")}
