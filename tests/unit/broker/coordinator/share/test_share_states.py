@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
+from lowtide.broker.coordinator.runtime.effects import Effects
+from lowtide.broker.coordinator.runtime.in_transaction import InTransaction, TransactionEnded
+from lowtide.broker.coordinator.share import share_states
 from lowtide.broker.coordinator.share.share_settings import ShareSettings
-from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.share_state_records import SharePlace
+from lowtide.protocol.errors import ErrorCode, ProtocolError
+from lowtide.protocol.share_state_records import SharePlace, ShareStateChange
 
 from .share_world import AVAILABLE, PLACE, TOPIC, ShareWorld, batch
 
@@ -182,3 +186,81 @@ def test_a_quiet_coordinator_writes_nothing() -> None:
         world.run_timers(300_000)
     length = len(world.log)
     assert length == 2, "once, and then no more"
+
+
+def test_a_record_in_a_transaction_is_an_error() -> None:
+    """None is ever written."""
+    world = ShareWorld()
+    world.initialize()
+    for change in (InTransaction(7, ShareStateChange(PLACE, None)), TransactionEnded(7, is_commit=True)):
+        with pytest.raises(ProtocolError):
+            world.state.apply(change, 9)
+    assert world.state.count == 1
+
+
+def test_a_coordinator_that_another_has_followed_forgets_all() -> None:
+    world = ShareWorld()
+    world.initialize()
+    world.state.on_unloaded(Effects(0, 0))
+    assert world.state.count == 0
+
+
+def test_nothing_is_answered_on_a_deletion_that_may_be_lost() -> None:
+    world = ShareWorld()
+    world.initialize()
+    world.holds_back = True
+    deleted, again, summary = world.delete(), world.delete(), world.summarize()
+    assert deleted.response is again.response is summary.response is None
+    world.commit()
+    assert (deleted.error, again.error, summary.error) == (NONE, NONE, NONE)
+
+
+def test_the_first_thing_that_is_wrong_is_what_is_answered() -> None:
+    """A group coordinator, or a leader, that another has followed needn't know of topics that are gone."""
+    world = ShareWorld()
+    world.initialize(5)
+    world.read(leader_epoch=3)
+    assert world.write(batch(3, 2), leader_epoch=2, state_epoch=4).error == ErrorCode.FENCED_LEADER_EPOCH
+    assert world.write(batch(3, 2), leader_epoch=3, state_epoch=4).error == ErrorCode.FENCED_STATE_EPOCH
+    assert world.write(batch(3, 2), leader_epoch=2, state_epoch=5).error == ErrorCode.FENCED_LEADER_EPOCH
+    world.partitions.clear()
+    assert world.initialize(4).error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert world.write(leader_epoch=3, state_epoch=4).error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_one_partition_of_the_topic_has_so_many_states_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(share_states, "STATES_MAX", 2)
+    world = ShareWorld()
+    places = [SharePlace("g", TOPIC, number) for number in (0, 1, 2, 7)]
+    assert [world.initialize(place=place).error for place in places] == [
+        NONE,
+        NONE,
+        ErrorCode.POLICY_VIOLATION,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ]
+    assert world.initialize(2).error == NONE, "those that are known may begin again"
+    world.delete()
+    assert world.initialize(place=places[2]).error == NONE
+
+
+def test_snapshots_are_counted() -> None:
+    world = ShareWorld()
+    world.initialize(1)
+    assert world.state.states[PLACE].snapshot_epoch == 0
+    world.initialize(2)
+    world.initialize(3)
+    assert world.state.states[PLACE].snapshot_epoch == 2
+
+
+def test_what_has_not_changed_for_an_interval_is_written_again_and_then_what_is_older() -> None:
+    interval_ms = ShareSettings().cold_snapshot_interval_ms
+    world = ShareWorld()
+    other, newer = SharePlace("g", TOPIC, 1), SharePlace("g", TOPIC, 2)
+    world.initialize()
+    world.now_ms += 1
+    world.initialize(place=other)
+    world.run_timers(interval_ms - 1)
+    assert [world.state.states[place].is_cold for place in (PLACE, other)] == [True, False]
+    world.initialize(place=newer)
+    world.run_timers(interval_ms)
+    assert [world.state.states[place].is_cold for place in (PLACE, other, newer)] == [True, True, True]
