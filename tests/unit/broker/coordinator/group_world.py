@@ -178,13 +178,14 @@ class World:
         group: str = GROUP,
         protocol_type: str = "consumer",
         session_ms: int = SESSION_MS,
+        rebalance_ms: int = REBALANCE_MS,
     ) -> Answer:
         """JoinGroup."""
         answer = Answer()
         request = JoinGroupRequest(
             group_id=group,
             session_timeout_ms=session_ms,
-            rebalance_timeout_ms=REBALANCE_MS,
+            rebalance_timeout_ms=rebalance_ms,
             member_id=member_id,
             group_instance_id=instance_id,
             protocol_type=protocol_type,
