@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from lowtide.broker.coordinator.group_settings import GroupSettings
-from lowtide.broker.coordinator.runtime.offsets_topic import OffsetsTopic, forget_hashes, java_hash
+from lowtide.broker.coordinator.runtime.offsets_topic import OffsetsTopic, _remembered_hash, forget_hashes, java_hash
 from lowtide.metadata.broker_image import BrokerImage
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.errors import ErrorCode
@@ -68,6 +68,14 @@ def test_another_reason_is_logged_and_so_is_the_same_after_a_success() -> None:
 def test_what_passes_by_itself_is_no_error() -> None:
     """A controller that has just died is replaced, and the next search creates the topic."""
     assert lines_of(Administrator(Refusal(ErrorCode.NOT_CONTROLLER, "no controller")), 1)[1:] == [("warning", "no controller")]
+
+
+def test_hashes_that_are_forgotten_are_computed_again() -> None:
+    java_hash("group")
+    forget_hashes()
+    assert _remembered_hash.cache_info().currsize == 0
+    assert java_hash("group") == 98629247
+    assert _remembered_hash.cache_info().currsize == 1
 
 
 def blocks_of_hashes() -> tuple[int, int]:
