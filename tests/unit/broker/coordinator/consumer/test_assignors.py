@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fractions import Fraction
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lowtide.broker.coordinator.consumer import assignors
 from lowtide.broker.coordinator.consumer.assignors import ASSIGNORS, AssignedMember, Target, assign_range, assign_uniform
 from tests.examples import examples
 
@@ -160,3 +162,56 @@ def test_static_members_keep_their_ranges_under_new_member_ids():
     after = assign_range({"z": member(instance_id="1"), "b": member(instance_id="2"), "a": member()}, {A: 7})
     assert before == {"x": {A: (0, 1, 2)}, "y": {A: (3, 4)}, "a": {A: (5, 6)}}
     assert [after["z"], after["b"], after["a"]] == [before["x"], before["y"], before["a"]]
+
+
+# ------------------------------------------------------------------ what members have
+X, Y, LOST = (bytes([number]) * 16 for number in (8, 9, 7))
+
+
+def has(*partitions: int, topic: bytes = X, topics: tuple[bytes, ...] = (X,)) -> AssignedMember:
+    """A member that has these partitions of a topic, and one of a topic that isn't there any more."""
+    return AssignedMember(None, None, frozenset(topics), {LOST: frozenset({0}), topic: frozenset(partitions)})
+
+
+def test_a_member_that_had_a_topic_which_is_gone_keeps_the_rest():
+    assert assign_uniform({"a": has(1), "b": has()}, {X: 2}) == {"a": {X: (1,)}, "b": {X: (0,)}}
+
+
+def test_a_partition_that_two_members_claim_is_the_first_ones():
+    assert assign_uniform({"a": has(0), "b": has(0)}, {X: 2}) == {"a": {X: (0,)}, "b": {X: (1,)}}
+    assert assign_uniform({"a": has(), "b": has(0), "c": has(0)}, {X: 3}) == {"a": {X: (1,)}, "b": {X: (0,)}, "c": {X: (2,)}}
+
+
+def test_a_free_partition_goes_to_the_member_with_least_of_its_subscription():
+    members = {"a": has(0, 1), "b": has(), "c": has(topics=(X, Y))}
+    assert assign_uniform(members, {X: 3, Y: 1}) == {"a": {X: (0, 1)}, "b": {X: (2,)}, "c": {Y: (0,)}}
+
+
+def after_moves(monkeypatch: pytest.MonkeyPatch, count: int, *held: int) -> list[int]:
+    """The loads of members that had so many partitions of one topic each, after at most so many moves; one more consumes another topic."""
+    names = "abcdef"[: len(held)]
+    firsts = [sum(held[:number]) for number in range(len(held))]
+    members = {name: has(*range(first, first + size)) for name, first, size in zip(names, firsts, held, strict=True)}
+    members["z"] = has(0, topic=Y, topics=(Y,))
+    monkeypatch.setattr(assignors, "MOVES_PER_PARTITION", Fraction(count, sum(held) + 1))
+    target = loads(assign_uniform(members, {X: sum(held), Y: 1}))
+    return [target[name] for name in names]
+
+
+@pytest.mark.parametrize(
+    ("count", "held", "expected"),
+    [
+        (0, (4, 0), [4, 0]),
+        (1, (4, 0), [3, 1]),
+        (2, (4, 0), [2, 2]),
+        (9, (4, 0), [2, 2]),
+        (1, (2, 4, 0), [2, 3, 1]),
+        (2, (6, 5, 0), [4, 5, 2]),
+        (3, (6, 5, 0), [4, 4, 3]),
+        (9, (6, 5, 0), [4, 4, 3]),
+    ],
+)
+def test_those_who_have_most_give_first_and_not_more_often_than_allowed(
+    monkeypatch: pytest.MonkeyPatch, count: int, held: tuple[int, ...], expected: list[int]
+):
+    assert after_moves(monkeypatch, count, *held) == expected
