@@ -62,6 +62,13 @@ def test_a_group_that_becomes_one_of_consumers_begins_at_its_generation(world: C
     assert group.members[member_id].assigned == group.targets[member_id]
 
 
+def test_a_member_in_a_rack_without_a_name_is_in_none(world: ConsumerWorld) -> None:
+    member_id = classic_member(world, protocols=((NAME, subscription("t")[:-2] + b"\0\0"),))
+    decision = world.groups.consumers.migration.upgrade(classic_in(world))
+    assert isinstance(decision, Decision)
+    assert decision.group.members[member_id].rack_id is None
+
+
 def test_the_protocol_of_the_group_says_what_a_member_consumes(world: ConsumerWorld) -> None:
     """It may not be the one that the member likes best."""
     in_rack = subscription("u")[:-2] + b"\0\4rack"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -60,3 +61,22 @@ def test_a_new_member_takes_only_what_makes_it_equal() -> None:
 def test_there_may_be_nothing_to_assign() -> None:
     assert assign(members([1]), {A: ()}, {}) == {"m1": {}}
     assert assign({}, {A: range(2)}, {}) == {}
+
+
+@pytest.mark.parametrize(
+    ("count", "had", "expected"),
+    [
+        (5, ({0, 1}, {3, 4}), [{0, 1, 2}, {3, 4}]),
+        (5, ({0, 1}, {2, 3, 4}), [{0, 1}, {2, 3, 4}]),
+        (5, ({0, 1, 2, 3, 4}, set()), [{0, 1, 2}, {3, 4}]),
+        (6, ({5}, set(), set()), [{2, 5}, {0, 3}, {1, 4}]),
+        (7, ({0, 1, 2}, {3, 4, 5}, set()), [{0, 1, 2}, {3, 4}, {5, 6}]),
+        (2, ({1}, {0}, {0}, {0}, set()), [{1}, {0, 1}, {0}, {0}, {1}]),
+        (3, ({0}, {1}, {1}, {1}, {0}, {2}, {2}), [{0, 2}, {0, 1}, {1}, {1}, {0}, {2}, {2}]),
+    ],
+)
+def test_members_keep_what_their_share_allows(count: int, had: tuple[set[int], ...], expected: list[set[int]]) -> None:
+    names = [f"m{number}" for number in range(len(had))]
+    current = {name: {A: frozenset(numbers)} for name, numbers in zip(names, had, strict=True)}
+    made = assign(members(range(len(had)), (A,)), {A: range(count)}, current)
+    assert [made[name][A] for name in names] == expected

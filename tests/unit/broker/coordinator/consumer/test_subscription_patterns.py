@@ -53,6 +53,29 @@ def test_the_longest_list_of_names_is_accepted():
     assert not pattern.matches(names[0] + "x")
 
 
+def test_the_longest_pattern_is_accepted():
+    assert check_pattern("a" * PATTERN_BYTES_MAX) == ErrorCode.NONE
+    assert check_pattern("ä" * (PATTERN_BYTES_MAX // 2 + 1)) == INVALID
+
+
+def test_a_pattern_is_kept_as_the_client_sent_it():
+    assert NamePattern("a|b").text == "a|b"
+
+
+def test_an_invalid_pattern_writes_nothing_to_the_standard_error(capfd: pytest.CaptureFixture[str]):
+    """RE2 would write there what a client sent."""
+    check_pattern("a(")
+    assert capfd.readouterr().err == ""
+
+
+def test_each_step_has_as_many_names_as_the_pattern_allows():
+    pattern = NamePattern("topic-.*")
+    names = ["topic-1"] * (2 * pattern.step_names + 1)
+    assert len(list(pattern.matching(names))) == 2
+    assert len(list(pattern.matching(names[1:]))) == 2
+    assert len(list(pattern.matching(names[2:]))) == 1
+
+
 def test_many_names_are_matched_in_steps():
     names = [f"topic-{number}" for number in range(10_000)]
     steps = NamePattern("topic-.*7").matching(names)
