@@ -300,6 +300,8 @@ def test_the_assignor_that_most_members_ask_for_is_preferred() -> None:
     assert one.preferred_assignor(asks(""), asks("")) == "range"
     assert one.preferred_assignor(asks("uniform"), asks("uniform")) == "range"
     assert dict(one.assignors) == {"uniform": 1, "range": 1}
+    three = subscriptions_of(asks("uniform"), asks("uniform"), asks("uniform"), asks("range"))
+    assert three.preferred_assignor(asks("uniform"), asks(None)) == "uniform", "two are left"
     assert subscriptions_of(asks("x"), asks("uniform"), asks("uniform")).preferred_assignor() == "uniform"
 
 
