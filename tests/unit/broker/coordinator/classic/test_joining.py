@@ -168,7 +168,7 @@ def test_a_new_member_may_wait_for_its_first_generation_for_five_minutes(world: 
 
 
 # ------------------------------------------------------------------ static members
-def test_a_static_follower_that_returns_keeps_its_assignment(world: World) -> None:
+def test_a_static_follower_that_returns_keeps_its_assignment() -> None:
     world, leader, static = world_with_static()
     back = world.join(instance_id="i").response
     assert (back.error_code, back.leader, back.members, back.skip_assignment) == (NONE, leader, [], False)
@@ -212,7 +212,7 @@ def test_a_static_member_that_returns_may_complete_a_rebalance() -> None:
     assert again.response.generation_id == back.response.generation_id == 3
 
 
-def test_a_static_member_that_returns_twice_is_answered_once(world: World) -> None:
+def test_a_static_member_that_returns_twice_is_answered_once() -> None:
     world, _, _ = world_with_static()
     world.holds_commits = True
     one = world.join(instance_id="i")
