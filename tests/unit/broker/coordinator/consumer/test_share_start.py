@@ -103,12 +103,13 @@ def test_states_that_begin_again_are_not_about_to_end() -> None:
 @pytest.mark.parametrize("cause", ["append", "gone", "nowhere"])
 def test_states_are_asked_for_only_when_that_is_kept_and_somewhere_to_ask(cause: str) -> None:
     world = waiting_world()
+    world.enter("a", "missing")
     if cause == "append":
         world.append_fails = ErrorCode.NOT_ENOUGH_REPLICAS
     elif cause == "nowhere":
         world.groups.shares.states.ports = None
     world.holds_commits = cause == "gone"
-    answer = world.beat("a", 0, "t")
+    answer = world.beat("a", 2, "t")
     if cause == "gone":
         world.append(ShareGroupChange(ShareRecordType.GROUP, GROUP, "", None))
         world.commit()
