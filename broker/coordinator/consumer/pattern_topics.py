@@ -46,7 +46,7 @@ class PatternMatching:
     def update(self, decision: Decision, old: ConsumerMember, new: ConsumerMember, wall_ms: int) -> PatternChange | Refusal:
         """Take over a member's pattern, and see whether the group's have to be matched again. Errors: INVALID_REGULAR_EXPRESSION."""
         group = decision.group
-        changed = old.topic_regex != new.topic_regex
+        changed = old.pattern != new.pattern
         is_resolved = False
         wanted = set(group.subscriptions.pattern_counts)
         if changed:

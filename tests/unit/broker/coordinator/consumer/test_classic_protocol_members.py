@@ -189,6 +189,17 @@ def test_the_last_member_of_the_new_protocol_returns_with_the_classic_one(topics
         assert world.heartbeat(answer.response.member_id, answer.response.generation_id, "i") == NONE
 
 
+def test_a_member_without_a_pattern_that_returns_with_the_classic_protocol_moves_nothing(world: ConsumerWorld) -> None:
+    """No pattern is the same as an empty one, which members of the classic protocol have: the group needs no rebalance."""
+    world.beat("new", -1)
+    world.enter("static", instance_id="i")
+    join(world)
+    world.join(instance_id="i", protocols=speaks())
+    group = world.groups.by_id[GROUP]
+    assert isinstance(group, ClassicGroup)
+    assert group.state is GroupState.STABLE
+
+
 def test_the_last_member_of_the_new_protocol_whose_state_is_not_known_is_fenced(world: ConsumerWorld) -> None:
     world.beat("new", -1)
     enter_static(world)
