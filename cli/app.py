@@ -14,6 +14,7 @@ from typer.main import get_command
 
 from lowtide.cli.outcome import ExitCode
 from lowtide.cli.own_commands import own_command
+from lowtide.runtime.early_signals import restore_signals
 
 BROKERS: Final = "Brokers"
 CLUSTER: Final = "A cluster"
@@ -73,6 +74,7 @@ class _Commands(TyperGroup):
         if entry is None:
             return None
         app = import_module(f"lowtide.cli.{entry.module}").app if entry.module else _passed_on(cmd_name)
+        restore_signals()
         command: Any = get_command(app)
         command.name, command.help, command.short_help = cmd_name, command.help or entry.help, entry.help
         command.rich_help_panel = entry.panel

@@ -1,0 +1,134 @@
+"""SIGINT and SIGTERM while a command is starting end it at once: the status is that of the signal, and nothing is printed.
+
+A process sends itself the signal when it imports a certain module. A `sitecustomize` of its own, which Python imports first, sees to that.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+INT, TERM = signal.SIGINT, signal.SIGTERM
+LIMIT_S = 120
+HOST = "127.0.0.1"
+PROJECT = Path(__file__).parents[2]
+HOOK = """
+import os, signal, sys
+
+class Hook:
+    def find_spec(self, name, path=None, target=None):
+        if name == os.environ["AT_IMPORT_OF"]:
+            signal.raise_signal(int(os.environ["SEND"]))
+
+sys.meta_path.insert(0, Hook())
+"""
+
+SERVE = ("lowtide", "serve", "--set", f"listeners=PLAINTEXT://{HOST}:0", "--set", "log.dirs=data")
+LIST = ("lowtide", "topics", "list", "--bootstrap-server", f"{HOST}:1")
+VERSION = ("lowtide", "version")
+DELETE = ("lowtide-delete-records", "--version")
+FIRST = "lowtide.cli.own_commands"
+MOMENTS = [
+    (SERVE, FIRST, INT),
+    (SERVE, "lowtide.cli.streams", INT),
+    (SERVE, "socket", INT),
+    (SERVE, "lowtide.cli.serve", TERM),
+    (SERVE, "asyncio", INT),
+    (SERVE, "lowtide.broker.lifecycle.broker", INT),
+    (SERVE, "lowtide.broker.lifecycle.running", TERM),
+    (SERVE, "lowtide.runtime.serving_loop", INT),
+    ((*SERVE, "--processes", "2"), "lowtide.broker.lifecycle.supervisor.supervisor", INT),
+    (LIST, FIRST, INT),
+    (LIST, "typer", INT),
+    (LIST, "lowtide.cli.topics", INT),
+    (LIST, "lowtide.cli.call", TERM),
+    (VERSION, FIRST, INT),
+    (DELETE, "lowtide.cli.delete_records_tool", INT),
+    (DELETE, "lowtide.admin.client", INT),
+]
+"""The command, the module at whose import the signal comes, and the signal."""
+
+
+def script(directory: Path, name: str) -> Path:
+    """What an installer makes of an entry point."""
+    entries = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["scripts"]
+    module, function = entries[name].split(":")
+    path = directory / name
+    path.write_text(f"import re\nimport sys\nfrom {module} import {function}\nif __name__ == '__main__':\n    sys.exit({function}())\n")
+    return path
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Ours without the settings of a broker, and with `more`."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("LOWTIDE_")} | more
+
+
+def ended(directory: Path, command: tuple[str, ...], module: str, number: int, handler: Any = signal.SIG_DFL) -> tuple[int, str, str]:
+    """Run a command, which gets the signal at the import of the module: its status and what it has printed.
+
+    `handler` is what SIGINT does where the command is called. A shell ignores it for commands in the background.
+    """
+    (directory / "sitecustomize.py").write_text(HOOK)
+    variables = environment(PYTHONPATH=str(directory), AT_IMPORT_OF=module, SEND=str(int(number)))
+    ran = subprocess.run(
+        [sys.executable, script(directory, command[0]), *command[1:]],
+        cwd=directory,
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+        preexec_fn=lambda: signal.signal(INT, handler),  # noqa: PLW1509 - who started us may have us ignore it
+    )
+    return ran.returncode, ran.stdout, ran.stderr
+
+
+@pytest.mark.parametrize(("command", "module", "number"), MOMENTS, ids=lambda value: value[0] if isinstance(value, tuple) else str(value))
+def test_a_signal_ends_a_start_and_nothing_is_printed(command, module, number, tmp_path):
+    """Python's own handler printed a traceback, until the function of the command had begun."""
+    assert ended(tmp_path, command, module, number) == (-number, "", "")
+    assert not (tmp_path / "data").exists()
+
+
+def test_an_ignored_signal_stays_ignored(tmp_path):
+    """As that of `lowtide version &` in a script."""
+    status, printed, errors = ended(tmp_path, VERSION, FIRST, INT, signal.SIG_IGN)
+    assert (status, len(printed.split()), errors) == (0, 1, "")
+
+
+@pytest.mark.parametrize("name", ["lowtide", "lowtide-delete-records"])
+def test_ctrl_c_interrupts_a_command_that_waits(name, tmp_path):
+    """Python's handler is back by then: a command has an exit code for it, and says what was done where that matters."""
+    offsets = tmp_path / "offsets.json"
+    offsets.write_text('{"partitions": [{"topic": "t", "partition": 0, "offset": 1}], "version": 1}')
+    with socket.create_server((HOST, 0)) as silent:
+        address = f"{HOST}:{silent.getsockname()[1]}"
+        words = {"lowtide": ("topics", "list"), "lowtide-delete-records": ("--offset-json-file", str(offsets))}[name]
+        process = subprocess.Popen(
+            [sys.executable, script(tmp_path, name), *words, "--bootstrap-server", address],
+            env=environment(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: signal.signal(INT, signal.SIG_DFL),  # noqa: PLW1509
+        )
+        try:
+            silent.settimeout(LIMIT_S)
+            connection, _ = silent.accept()
+            with connection:
+                process.send_signal(INT)
+                _, errors = process.communicate(timeout=LIMIT_S)
+        finally:
+            process.kill()
+            process.wait()
+    assert process.returncode == 130
+    assert errors.count("\n") <= 1
+    assert "Traceback" not in errors
