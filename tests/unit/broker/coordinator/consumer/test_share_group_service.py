@@ -124,7 +124,7 @@ def test_a_heartbeat_without_news_writes_nothing_and_relies_on_what_was_written(
     world.enter("a")
     world.settle()
     count = world.end_offset
-    assert world.beat("a", epoch_of(world, "a"), "t").response.assignment is not None, "it says all, and is told all"
+    assert world.beat("a", epoch_of(world, "a"), "t").response.assignment is not None, "it says all, and gets all"
     assert world.beat("a", epoch_of(world, "a")).response.assignment is None
     assert world.end_offset == count
     effects = world.effects()
