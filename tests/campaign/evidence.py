@@ -25,6 +25,9 @@ ROOT = Path(__file__).resolve().parents[2]
 SUMS, PAGE = ROOT / "tests/campaign/evidence.jsonl", ROOT / "docs/evidence.md"
 FAULTS_NAMED = 40
 
+NO_FAULTS = frozenset({"execution", "crash state"})
+"""What is counted beside faults, as the measure of a kind."""
+
 HEAD = """# Evidence
 
 What has been searched for broken promises ([invariants](invariants.md)), by `make campaign` ([testing](testing.md)). Written by
@@ -58,6 +61,10 @@ class Sum(msgspec.Struct, frozen=True):
     def counted(self, kind: Kind) -> int:
         """That by which the kind is measured."""
         return self.seeds if kind.counted is None else self.faults.get(kind.counted, 0)
+
+    def fault_count(self) -> int:
+        """All faults that had an effect."""
+        return sum(count for fault, count in self.faults.items() if fault not in NO_FAULTS)
 
 
 def sums(name: str, entries: Iterable[ledger.Entry], folder: str = "") -> list[Sum]:
@@ -103,13 +110,13 @@ def page(lines: Sequence[Sum], kinds: Sequence[Kind], is_current: Callable[[Kind
         for line in of_kind:
             at_commits[line.commit] += line.counted(kind)
         count, hours = at_commits.total(), sum(line.cpu_seconds for line in of_kind) / 3600
-        faults, states = sum(sum(line.faults.values()) for line in of_kind), sum(line.states for line in of_kind)
+        faults, states = sum(line.fault_count() for line in of_kind), sum(line.states for line in of_kind)
         violations, last = sum(len(line.violations) for line in of_kind), max(line.last for line in of_kind)[:10]
         counts = f"{current:,} | {max(at_commits.values()):,} | {count:,} | {hours:,.2f} | {count / hours * 24 if hours else 0:,.0f}"
         rows.append(f"| {kind.name} | {counts} | {faults:,} | {states or ''} | {violations} | {last} |")
     struck = Counter[str]()
     for line in lines:
-        struck.update(line.faults)
+        struck.update({fault: count for fault, count in line.faults.items() if fault not in NO_FAULTS})
     named = [f"| {fault} | {count:,} |" for fault, count in struck.most_common(FAULTS_NAMED)]
     found = [f"- {line.kind}, {line.commit}: {reason}" for line in lines for reason in line.violations]
     parts = ["\n".join(rows), "## Faults that had an effect\n\n| fault | times |\n|---|---|\n" + "\n".join(named)]

@@ -21,7 +21,7 @@ def entry(kind: str, commit: str, first: int, *, changed: bool = False, reason: 
         began=f"2026-01-{first + 1:02}T00:00:00Z",
         seconds=60.0,
         cpu_seconds=1800.0,
-        faults={"kill": 2, "SIGKILL of a broker": 5},
+        faults={"kill": 2, "SIGKILL of a broker": 5, "execution": 1_000_000},
         violations=[Violation(reason, "again")] if reason else [],
         states=3,
     )
@@ -48,6 +48,7 @@ def test_the_page_tells_what_is_current():
     assert "| compiled walk | 0 | 0 | 0 | 0 | | 0 | | 0 | never |" in text
     assert "- kill, old: D1: a" in text
     assert "| kill | 6 |" in text
+    assert "| execution |" not in text, "that is no fault"
 
 
 def test_publishing_again_replaces_the_lines_of_this_ledger_and_keeps_those_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
