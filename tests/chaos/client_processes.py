@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -29,6 +30,22 @@ LOOK_AGAIN_S = 0.05
 def tell(value: Any) -> None:
     """Report a value to the parent process. A kill in the middle leaves no report."""
     os.write(1, json.dumps(value).encode() + b"\n")
+
+
+def asked_to_end() -> threading.Event:
+    """Set when SIGTERM has come. To be called before other threads are started, which must not receive it.
+
+    By a thread: a handler would run in the main thread, and wait for ever for the event's lock where that is just looking at the event.
+    """
+    asked = threading.Event()
+
+    def wait() -> None:
+        signal.sigwait({signal.SIGTERM})
+        asked.set()
+
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    threading.Thread(target=wait, daemon=True).start()
+    return asked
 
 
 class ClientProcess:

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 import sys
-import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -20,7 +18,7 @@ import aiokafka
 import confluent_kafka
 from aiokafka.errors import KafkaError as AiokafkaError
 
-from .client_processes import tell
+from .client_processes import asked_to_end, tell
 
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", "(read|open)_text is deprecated", DeprecationWarning)
@@ -43,8 +41,7 @@ class Story:
 
     def __init__(self) -> None:
         self._new: dict[int, float] = {}
-        self.ending = threading.Event()
-        signal.signal(signal.SIGTERM, lambda *_: self.ending.set())
+        self.ending = asked_to_end()
 
     def on_assigned(self, partitions: list[int], generation: int, member_id: str) -> None:
         self._new = dict.fromkeys(partitions, time.monotonic())

@@ -6,16 +6,14 @@ Each reports what failed for good (`client_processes.tell`); retries of the libr
 from __future__ import annotations
 
 import json
-import signal
 import sys
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 import confluent_kafka
 
-from tests.chaos.client_processes import tell
+from tests.chaos.client_processes import asked_to_end, tell
 
 RETAINED, COMPACTED, MOVED = "retained", "compacted", "moved"
 GROUP = "readers"
@@ -35,8 +33,7 @@ class Ending:
     """Set by SIGTERM."""
 
     def __init__(self) -> None:
-        self.event = threading.Event()
-        signal.signal(signal.SIGTERM, lambda *_: self.event.set())
+        self.event = asked_to_end()
 
     def ticks(self, a_second: float) -> Any:
         """Numbers at a steady rate, until the end; what a slow moment missed is caught up with."""
