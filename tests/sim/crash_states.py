@@ -25,7 +25,7 @@ import msgspec
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.runtime.filesystem.nodes import Folder
 from lowtide.runtime.random import Random
-from lowtide.simulation.broker_simulation import CheckedLoop, Simulation
+from lowtide.simulation.broker_simulation import CheckedLoop, Simulation, _raise_failures
 
 POWER_CUTS: Final = 3
 """So many of the states that a power cut may leave are taken of each moment."""
@@ -145,7 +145,7 @@ def record(seed: int) -> list[Moment]:
         run = RecordedRun(loop, seed)
         loop.after_pass = run.check
         loop.run_until_complete(run.record())
-        _check_failures(loop)
+        _raise_failures(loop)
         return run.moments
 
 
@@ -165,15 +165,8 @@ def start_on(seed: int, moment: Moment, power_cut: Random | None) -> Counter[str
         loop.after_pass = run.check
         may_have_lost = moment.may_have_lost or (power_cut is not None and not run.flush_each_append)
         loop.run_until_complete(run.run_on(may_have_lost=may_have_lost))
-        _check_failures(loop)
+        _raise_failures(loop)
         return run.filesystem.fault_counts
-
-
-def _check_failures(loop: CheckedLoop) -> None:
-    failures = loop.failures()
-    if failures:
-        message = "unhandled failures"
-        raise BaseExceptionGroup(message, failures)
 
 
 def search(seed: int, each: int = 1) -> Result:

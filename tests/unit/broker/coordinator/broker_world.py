@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import deque
 from collections.abc import Coroutine
@@ -9,12 +10,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import pytest
 
 from lowtide.broker.config.broker_config import load_config
 from lowtide.broker.turns import Turns
 from lowtide.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import TopicPartition
+from lowtide.runtime.tasks import TaskRegistry
 from lowtide.storage.log.log_values import AppendedBatch
 from lowtide.storage.log.markers import Marker
 from lowtide.storage.log.validator import ValidatedBatch
@@ -136,6 +139,23 @@ class BrokerWorld:
     @property
     def markers(self) -> list[Marker]:
         return [batch for _, batch in self.appended if isinstance(batch, Marker)]
+
+    def make_topic(self, internal_topic: Any) -> tuple[Any, dict[str, str]]:
+        """Have a coordinator make its topic in a cluster of this broker alone; returns what it asks for, and with which configs."""
+        self.metadata.image = MetadataImage(brokers={HERE: BrokerImage(HERE, 1, ())})
+        made: list[tuple[Any, dict[str, str]]] = []
+
+        async def create(wanted: Any, configs: Any, _limit_ms: int) -> None:
+            made.append((wanted, dict(configs)))
+
+        async def make() -> None:
+            self.broker.tasks = TaskRegistry(lambda _name, error: pytest.fail(str(error)))
+            await internal_topic.create()
+
+        self.administrator.create = create
+        asyncio.run(make())
+        (one,) = made
+        return one
 
     # ------------------------------------------------------------------ what happens next
     def run(self) -> None:

@@ -16,15 +16,13 @@ from lowtide.broker.coordinator.groups.survey import survey
 from lowtide.broker.coordinator.runtime.offsets_topic import GROUP_TOPIC
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext
-from lowtide.metadata.broker_image import BrokerImage
-from lowtide.metadata.image import ImageDelta, MetadataImage
+from lowtide.metadata.image import ImageDelta
 from lowtide.metadata.records import FeaturesRecord
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_consumed_offsets import ConsumedOffsetsTopic
 from lowtide.protocol.messages.read_share_group_state_summary import SummaryStatePartitionResult
 from lowtide.protocol.share_state_records import SharePlace
 from lowtide.protocol.types import TopicPartition
-from lowtide.runtime.tasks import TaskRegistry
 from lowtide.storage.log.markers import make_marker
 
 from .coordinator_world import GROUP, HERE, NONE, THERE, World, topic
@@ -40,19 +38,8 @@ def test_only_a_broker_that_stays_alone_makes_the_topic_with_fewer_replicas_than
 ) -> None:
     """Elsewhere the other brokers may still come. What was configured counts anyhow."""
     world = World(is_alone=is_alone, **{f"offsets_topic_replication_{key}": value for key, value in given.items()})
-    world.metadata.image = MetadataImage(brokers={HERE: BrokerImage(HERE, 1, ())})
-    made: list[tuple[str, int]] = []
-
-    async def create(wanted: Any, _configs: Any, _limit_ms: int) -> None:
-        made.append((wanted.name, wanted.replication_factor))
-
-    async def run() -> None:
-        world.broker.tasks = TaskRegistry(lambda _name, error: pytest.fail(str(error)))
-        await world.coordinator.topic.create()
-
-    world.administrator.create = create
-    asyncio.run(run())
-    assert made == [(GROUP_TOPIC, replicas)]
+    wanted, _ = world.make_topic(world.coordinator.topic)
+    assert (wanted.name, wanted.replication_factor) == (GROUP_TOPIC, replicas)
 
 
 @pytest.mark.parametrize(("protocols", "level", "expected"), [

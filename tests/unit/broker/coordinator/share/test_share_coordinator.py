@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any
-
 import pytest
 
 from lowtide.broker.config.broker_config import load_config
 from lowtide.broker.coordinator.share.enabled import SHARE_GROUPS_KEY, share_groups_enabled
 from lowtide.broker.coordinator.share.share_coordinator import SHARE_TOPIC, coordinator_key, is_share_key
-from lowtide.metadata.broker_image import BrokerImage
-from lowtide.metadata.image import ImageDelta, MetadataImage
+from lowtide.metadata.image import ImageDelta
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.share_state_records import SharePlace
-from lowtide.runtime.tasks import TaskRegistry
 
 from .coordinator_world import HERE, NONE, PLACE, THERE, T, World, topic
 
@@ -46,19 +41,7 @@ def test_only_a_broker_that_stays_alone_makes_the_topic_with_fewer_replicas_than
 ) -> None:
     """Elsewhere the other brokers may still come. What was configured counts anyhow."""
     world = World(is_alone=is_alone, **{f"share_coordinator_state_topic_replication_{key}": value for key, value in given.items()})
-    world.metadata.image = MetadataImage(brokers={HERE: BrokerImage(HERE, 1, ())})
-    made: list[tuple[Any, dict[str, str]]] = []
-
-    async def create(wanted: Any, configs: Any, _limit_ms: int) -> None:
-        made.append((wanted, dict(configs)))
-
-    async def run() -> None:
-        world.broker.tasks = TaskRegistry(lambda _name, error: pytest.fail(str(error)))
-        await world.coordinator.topic.create()
-
-    world.administrator.create = create
-    asyncio.run(run())
-    ((wanted, configs),) = made
+    wanted, configs = world.make_topic(world.coordinator.topic)
     assert (wanted.name, wanted.replication_factor) == (SHARE_TOPIC, replicas)
     assert configs["min.insync.replicas"] == ("1" if replicas == 1 else "2"), "the replicas are enough to write to it"
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any
-
 import pytest
 
 from lowtide.broker.coordinator.transactions.transaction import Transaction
@@ -17,7 +14,6 @@ from lowtide.metadata.records import Listener
 from lowtide.protocol.control_records import ControlRecordType
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import TopicPartition
-from lowtide.runtime.tasks import TaskRegistry
 
 from .coordinator_world import DATA, HERE, NAME, THERE, World
 
@@ -31,19 +27,7 @@ def test_only_a_broker_that_stays_alone_makes_the_topic_with_fewer_replicas_than
 ) -> None:
     """Elsewhere the other brokers may still come. What was configured counts anyhow."""
     world = World(is_alone=is_alone, **{f"transaction_state_log_replication_{key}": value for key, value in given.items()})
-    world.metadata.image = MetadataImage(brokers={HERE: BrokerImage(HERE, 1, ())})
-    made: list[tuple[Any, dict[str, str]]] = []
-
-    async def create(wanted: Any, configs: Any, _limit_ms: int) -> None:
-        made.append((wanted, dict(configs)))
-
-    async def run() -> None:
-        world.broker.tasks = TaskRegistry(lambda _name, error: pytest.fail(str(error)))
-        await world.coordinator.topic.create()
-
-    world.administrator.create = create
-    asyncio.run(run())
-    ((wanted, configs),) = made
+    wanted, configs = world.make_topic(world.coordinator.topic)
     assert (wanted.name, wanted.replication_factor) == (TRANSACTION_TOPIC, replicas)
     assert configs["min.insync.replicas"] == ("1" if replicas == 1 else "2"), "the replicas are enough to write to it"
 
