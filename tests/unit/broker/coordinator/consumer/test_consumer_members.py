@@ -234,7 +234,7 @@ def facts(target: Parts, *, owned: Parts | None = None, taken: Parts | None = No
     )
 
 
-def told(one: ConsumerMember | None) -> tuple[Any, ...]:
+def answered(one: ConsumerMember | None) -> tuple[Any, ...]:
     assert one is not None
     return one.state, one.member_epoch, one.previous_epoch, one.assigned, one.revoking, one.epochs
 
@@ -247,30 +247,30 @@ def test_a_member_at_its_target_stays_as_it_is() -> None:
 def test_a_member_gets_what_is_free() -> None:
     one = member({A: {0}}, member_epoch=4, previous_epoch=3, epochs=4)
     moved = reconcile(one, facts({A: {0, 1}, B: {0}}))
-    assert told(moved) == (STABLE, 5, 4, parts({A: {0, 1}, B: {0}}), NOTHING, {A: {0: 4, 1: 5}, B: {0: 5}})
+    assert answered(moved) == (STABLE, 5, 4, parts({A: {0, 1}, B: {0}}), NOTHING, {A: {0: 4, 1: 5}, B: {0: 5}})
 
 
 def test_a_member_waits_for_what_others_have() -> None:
     one = member({A: {0}}, member_epoch=4, epochs=4)
     moved = reconcile(one, facts({A: {0, 1, 2}, B: {0}}, taken={A: {1}}))
-    assert told(moved) == (UNRELEASED, 5, 4, parts({A: {0, 2}, B: {0}}), NOTHING, {A: {0: 4, 2: 5}, B: {0: 5}})
+    assert answered(moved) == (UNRELEASED, 5, 4, parts({A: {0, 2}, B: {0}}), NOTHING, {A: {0: 4, 2: 5}, B: {0: 5}})
     assert moved is not None
     again = reconcile(moved, facts({A: {0, 1, 2}, B: {0}}))
-    assert told(again)[:4] == (STABLE, 5, 5, parts({A: {0, 1, 2}, B: {0}}))
+    assert answered(again)[:4] == (STABLE, 5, 5, parts({A: {0, 1, 2}, B: {0}}))
 
 
 @pytest.mark.parametrize("owned", [None, {A: {1}}, {A: {0, 1}, B: {0}}])
 def test_a_member_gives_back_before_it_gets(owned: Parts | None) -> None:
     one = member({A: {0, 1}}, member_epoch=4, previous_epoch=3, epochs=4)
     moved = reconcile(one, facts({A: {0}, B: {0}}, owned=owned))
-    assert told(moved) == (UNREVOKED, 4, 4, parts({A: {0}}), parts({A: {1}}), 4)
+    assert answered(moved) == (UNREVOKED, 4, 4, parts({A: {0}}), parts({A: {1}}), 4)
 
 
 @pytest.mark.parametrize("owned", [{}, {A: {0}}, {B: {1}}])
 def test_a_member_that_has_given_back_already_gets_at_once(owned: Parts) -> None:
     one = member({A: {0, 1}}, member_epoch=4, previous_epoch=3, epochs=4)
     moved = reconcile(one, facts({A: {0}, B: {0}}, owned=owned))
-    assert told(moved) == (STABLE, 5, 4, parts({A: {0}, B: {0}}), NOTHING, {A: {0: 4}, B: {0: 5}})
+    assert answered(moved) == (STABLE, 5, 4, parts({A: {0}, B: {0}}), NOTHING, {A: {0: 4}, B: {0: 5}})
 
 
 @pytest.mark.parametrize("owned", [None, {A: {1}}])
@@ -282,36 +282,36 @@ def test_a_member_that_is_asked_to_give_back_waits_until_it_says_that_it_has(own
 def test_a_member_that_has_given_back_arrives() -> None:
     one = member({A: {0}}, {A: {1}}, member_epoch=4, previous_epoch=3, state=UNREVOKED, epochs=4)
     moved = reconcile(one, facts({A: {0}}, owned={A: {0}}))
-    assert told(moved) == (STABLE, 5, 4, parts({A: {0}}), NOTHING, 4)
+    assert answered(moved) == (STABLE, 5, 4, parts({A: {0}}), NOTHING, 4)
 
 
 @pytest.mark.parametrize(("target_epoch", "epoch"), [(5, 3), (3, 3), (2, 2)])
 def test_a_member_that_must_give_back_more_is_one_epoch_further(target_epoch: int, epoch: int) -> None:
     one = member({A: {0}, B: {0}}, {A: {1}}, member_epoch=2, state=UNREVOKED, epochs=2)
     moved = reconcile(one, facts({A: {0}}, owned={A: {0}, B: {0}}, target_epoch=target_epoch))
-    assert told(moved) == (UNREVOKED, epoch, 2, parts({A: {0}}), parts({B: {0}}), 2)
+    assert answered(moved) == (UNREVOKED, epoch, 2, parts({A: {0}}), parts({B: {0}}), 2)
 
 
 def test_what_a_member_gave_back_and_gets_again_is_new_to_it() -> None:
     """The partition counts as its own until the record says that it isn't."""
     one = member({A: {0}}, {A: {1}}, member_epoch=4, state=UNREVOKED, epochs=4)
     moved = reconcile(one, facts({A: {0, 1}}, owned={A: {0}}, taken={A: {0, 1}}))
-    assert told(moved) == (STABLE, 5, 4, parts({A: {0, 1}}), NOTHING, {A: {0: 4, 1: 5}})
+    assert answered(moved) == (STABLE, 5, 4, parts({A: {0, 1}}), NOTHING, {A: {0: 4, 1: 5}})
 
 
 def test_what_a_member_does_not_consume_is_none_of_its_target() -> None:
     one = member({A: {0}, B: {0}}, member_epoch=4, epochs=4)
     moved = reconcile(one, facts({A: {0}, B: {0}, C: {0}}, owned={A: {0}}, topics="A"))
-    assert told(moved) == (STABLE, 5, 4, parts({A: {0}}), NOTHING, 4)
+    assert answered(moved) == (STABLE, 5, 4, parts({A: {0}}), NOTHING, 4)
 
 
 def test_a_subscription_that_changed_takes_away_before_there_is_a_target() -> None:
     one = member({A: {0}, B: {0}}, member_epoch=5, epochs=4)
     given = {"topics": "A", "subscription_changed": True}
     moved = reconcile(one, facts({A: {0}, B: {0}}, owned={A: {0}, B: {0}}, **given))
-    assert told(moved) == (UNREVOKED, 5, 0, parts({A: {0}}), parts({B: {0}}), 4)
+    assert answered(moved) == (UNREVOKED, 5, 0, parts({A: {0}}), parts({B: {0}}), 4)
     moved = reconcile(one, facts({A: {0}, B: {0}}, owned={A: {0}}, **given))
-    assert told(moved) == (STABLE, 5, 0, parts({A: {0}}), NOTHING, 4)
+    assert answered(moved) == (STABLE, 5, 0, parts({A: {0}}), NOTHING, 4)
     assert reconcile(one, facts({}, topics="AB", subscription_changed=True)) is one
     assert reconcile(one, facts({}, topics="A", subscription_changed=False)) is one
 
@@ -319,7 +319,7 @@ def test_a_subscription_that_changed_takes_away_before_there_is_a_target() -> No
 def test_a_subscription_that_changes_takes_away_more_from_a_member_that_is_giving_back() -> None:
     one = member({A: {0}, B: {0}}, {A: {1}, B: {1}, C: {1}}, member_epoch=4, state=UNREVOKED, epochs=4)
     moved = reconcile(one, facts({A: {0}}, topics="A", subscription_changed=True))
-    assert told(moved) == (UNREVOKED, 4, 0, parts({A: {0}}), parts({A: {1}, B: {0, 1}, C: {1}}), 4)
+    assert answered(moved) == (UNREVOKED, 4, 0, parts({A: {0}}), parts({A: {1}, B: {0, 1}, C: {1}}), 4)
 
 
 @pytest.mark.parametrize("owned", [None, {A: {0}}])
@@ -327,4 +327,4 @@ def test_a_member_whose_state_is_unknown_is_fenced_unless_it_has_nothing(owned: 
     one = member({A: {0}}, member_epoch=4, state=MemberState.UNKNOWN, epochs=4)
     assert reconcile(one, facts({A: {0, 1}}, owned=owned)) is None
     moved = reconcile(one, facts({B: {0}}, owned={}))
-    assert told(moved) == (STABLE, 5, 4, parts({B: {0}}), NOTHING, 5)
+    assert answered(moved) == (STABLE, 5, 4, parts({B: {0}}), NOTHING, 5)

@@ -190,16 +190,16 @@ def test_answers_are_given_when_records_are_committed() -> None:
 
 def test_all_that_is_committed_continues_in_its_order() -> None:
     world, shard = waiting_world()
-    told: list[str] = []
+    answered: list[str] = []
     for name in ("first", "second", "third"):
         effects = world.runtime.effects()
         effects.keep_group(name, None)
-        effects.then.append(lambda _error, _effects, name=name: told.append(name))
+        effects.then.append(lambda _error, _effects, name=name: answered.append(name))
         world.runtime.carry_out(shard, effects)
     world.commit(shard, 2)
-    assert told == ["first", "second"]
+    assert answered == ["first", "second"]
     world.commit(shard, 3)
-    assert told == ["first", "second", "third"]
+    assert answered == ["first", "second", "third"]
 
 
 def test_what_is_committed_with_the_append_waits_for_what_was_before_it() -> None:

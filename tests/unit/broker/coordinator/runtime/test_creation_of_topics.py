@@ -127,9 +127,9 @@ def test_the_partitions_that_the_topic_has_count() -> None:
 def test_the_leader_of_its_partition_coordinates_a_group() -> None:
     world = World(image_of(1, 2, -1, 9))
     found = {java_hash(name) % 4: world.topic().coordinator_of(name) for name in "abcd"}
-    nobody = ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert found == {0: world.metadata.image.brokers[1], 1: world.metadata.image.brokers[2], 2: nobody, 3: nobody}
-    assert World(image_of()).topic().coordinator_of("a") == nobody
+    unavailable = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert found == {0: world.metadata.image.brokers[1], 1: world.metadata.image.brokers[2], 2: unavailable, 3: unavailable}
+    assert World(image_of()).topic().coordinator_of("a") == unavailable
 
 
 # ------------------------------------------------------------------ what is created

@@ -73,12 +73,12 @@ def test_a_timer_can_be_set_earlier():
 def test_timers_report_a_deadline_before_all_others_and_no_other():
     """Protects waiting requests: the single timer of all coordinators is set again only for these."""
     timers: Timers[str] = Timers()
-    told = []
+    answered = []
     for key, deadline_ms in (("first", 20), ("later", 30), ("as soon", 20), ("sooner", 10), ("later", 5), ("sooner", 40)):
         timers.has_sooner = False
         timers.schedule(key, deadline_ms)
-        told.append(timers.has_sooner)
-    assert told == [True, False, False, True, True, False]
+        answered.append(timers.has_sooner)
+    assert answered == [True, False, False, True, True, False]
 
 
 def test_of_equal_deadlines_the_one_set_first_comes_first():

@@ -213,11 +213,11 @@ def test_many_records_that_cannot_be_used_are_counted() -> None:
     assert world.lines[-1][1]["records"] == NAMED_RECORDS_MAX + 1
 
 
-@pytest.mark.parametrize(("before", "told"), [(MANY_RECORDS - 2, []), (MANY_RECORDS - 1, ["info"])])
-def test_a_long_load_is_logged(before: int, told: list[str]) -> None:
+@pytest.mark.parametrize(("before", "answered"), [(MANY_RECORDS - 2, []), (MANY_RECORDS - 1, ["info"])])
+def test_a_long_load_is_logged(before: int, answered: list[str]) -> None:
     world = World(Log(batch(0, b"1")))
     world.shard.records_loaded = before
-    assert world.run().levels() == told
+    assert world.run().levels() == answered
 
 
 # ------------------------------------------------------------------ failures

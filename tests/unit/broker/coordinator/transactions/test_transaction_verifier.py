@@ -38,7 +38,7 @@ class World(coordinator_world.World):
         self.peer: dict[TopicPartition, ErrorCode] | ErrorCode | PeerError = {}
         self.requests: list[AddPartitionsToTxnRequest] = []
         self.on_request: Any = None
-        self.told: list[tuple[TopicPartition, ErrorCode]] = []
+        self.answered: list[tuple[TopicPartition, ErrorCode]] = []
         self.renewed: list[TopicPartition] = []
         self.verifier = TransactionVerifier(self.coordinator, self.peers(), self.loop)
 
@@ -77,7 +77,7 @@ class World(coordinator_world.World):
                 self.renewed.append(key)
 
             def answered(error: ErrorCode, key: TopicPartition = key) -> None:
-                self.told.append((key, error))
+                self.answered.append((key, error))
 
             self.verifier.ask(self.question(key, **fields), renew, answered)
 
@@ -136,9 +136,9 @@ def test_a_coordinator_that_is_here_answers_later_what_is_asked_later() -> None:
     world = World(HERE)
     world.begin_verified()
     world.ask(DATA, KEYS[1])
-    assert not world.told, "not within the call"
+    assert not world.answered, "not within the call"
     world.run()
-    assert world.told == [(DATA, NONE), (KEYS[1], ABORTABLE)]
+    assert world.answered == [(DATA, NONE), (KEYS[1], ABORTABLE)]
     assert world.shard().state.transactions[NAME].partitions == {DATA}
 
 
@@ -148,7 +148,7 @@ def test_partitions_are_added_together() -> None:
     kept = len(world.appended)
     world.ask(KEYS[2], KEYS[1], adds=True)
     world.run()
-    assert world.told == [(KEYS[2], NONE), (KEYS[1], NONE)]
+    assert world.answered == [(KEYS[2], NONE), (KEYS[1], NONE)]
     assert world.shard().state.transactions[NAME].partitions == {DATA, KEYS[1], KEYS[2]}
     assert len(world.appended) == kept + 1
 
@@ -158,7 +158,7 @@ def test_a_producer_with_an_epoch_for_each_transaction_begins_one_by_what_it_add
     world.begin(partitions=())
     world.ask(DATA, adds=True)
     world.run()
-    assert world.told == [(DATA, NONE)]
+    assert world.answered == [(DATA, NONE)]
     assert world.shard().state.transactions[NAME].client_version == 2
 
 
@@ -168,16 +168,16 @@ def test_a_coordinator_that_is_not_ready_says_so_later(*, adds: bool) -> None:
     del world.partitions[KEY]
     world.ask(DATA, adds=adds)
     world.run()
-    assert world.told == [(DATA, ErrorCode.NOT_COORDINATOR)]
+    assert world.answered == [(DATA, ErrorCode.NOT_COORDINATOR)]
 
 
 def test_an_answer_without_an_outcome_is_an_unavailable_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(HERE)
     world.begin_verified()
-    monkeypatch.setattr(world.coordinator, "decide", lambda *_: SimpleNamespace(listen=lambda told: told(None)))
+    monkeypatch.setattr(world.coordinator, "decide", lambda *_: SimpleNamespace(listen=lambda callback: callback(None)))
     world.ask(DATA, adds=True)
     world.run()
-    assert world.told == [(DATA, ErrorCode.COORDINATOR_NOT_AVAILABLE)]
+    assert world.answered == [(DATA, ErrorCode.COORDINATOR_NOT_AVAILABLE)]
 
 
 @pytest.mark.parametrize("adds", [True, False])
@@ -185,7 +185,7 @@ def test_without_a_coordinator_it_is_unavailable(*, adds: bool) -> None:
     world = World()
     world.ask(*KEYS, adds=adds)
     world.run()
-    assert world.told == [(key, ErrorCode.COORDINATOR_NOT_AVAILABLE) for key in KEYS]
+    assert world.answered == [(key, ErrorCode.COORDINATOR_NOT_AVAILABLE) for key in KEYS]
 
 
 # ---------------------------------------------------------------------- elsewhere
@@ -198,7 +198,7 @@ def test_another_broker_is_asked_about_a_transaction_as_a_whole(*, adds: bool) -
     assert world.asked == [[("t", [0, 2]), ("u", [0])]]
     ((row,),) = [request.transactions for request in world.requests]
     assert (row.transactional_id, row.producer_id, row.producer_epoch, row.verify_only) == (NAME, 7, 5, not adds)
-    assert world.told == [(KEYS[2], ABORTABLE), (OTHER, ErrorCode.INVALID_PRODUCER_EPOCH), (KEYS[0], NONE), (KEYS[2], ABORTABLE)]
+    assert world.answered == [(KEYS[2], ABORTABLE), (OTHER, ErrorCode.INVALID_PRODUCER_EPOCH), (KEYS[0], NONE), (KEYS[2], ABORTABLE)]
 
 
 def test_questions_wait_for_the_answer_to_those_before_them() -> None:
@@ -210,13 +210,13 @@ def test_questions_wait_for_the_answer_to_those_before_them() -> None:
         world.on_request = None
         world.ask(KEYS[1])
         world.ask(KEYS[2])
-        assert world.told == []
+        assert world.answered == []
 
     world.on_request = ask_more
     world.ask(KEYS[0])
     world.run()
     assert world.asked == [[("t", [0])], [("t", [1, 2])]]
-    assert world.told == [(key, NONE) for key in KEYS]
+    assert world.answered == [(key, NONE) for key in KEYS]
 
 
 def test_questions_of_others_do_not_wait_and_nothing_is_kept_of_what_was_asked() -> None:
@@ -226,7 +226,7 @@ def test_questions_of_others_do_not_wait_and_nothing_is_kept_of_what_was_asked()
         world.ask(KEYS[0], **fields)
     assert len(world.soon) == 3
     world.run()
-    assert len(world.requests) == len(world.told) == 3
+    assert len(world.requests) == len(world.answered) == 3
     assert not world.verifier._gathering
     world.ask(KEYS[0])
     world.run()
@@ -234,7 +234,7 @@ def test_questions_of_others_do_not_wait_and_nothing_is_kept_of_what_was_asked()
 
 
 @pytest.mark.parametrize(
-    ("peer", "told"),
+    ("peer", "answered"),
     [
         (PeerError("no answer", was_sent=True), NETWORK),
         (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED),
@@ -242,12 +242,12 @@ def test_questions_of_others_do_not_wait_and_nothing_is_kept_of_what_was_asked()
     ],
     ids=["no answer", "an error as a whole", "an answer without the partition"],
 )
-def test_each_question_is_answered_whatever_the_other_broker_answers(peer: Any, told: ErrorCode) -> None:
+def test_each_question_is_answered_whatever_the_other_broker_answers(peer: Any, answered: ErrorCode) -> None:
     world = World(THERE)
     world.peer = peer
     world.ask(KEYS[0])
     world.run()
-    assert world.told == [(KEYS[0], told)]
+    assert world.answered == [(KEYS[0], answered)]
 
 
 # ---------------------------------------------------------------------- again
@@ -256,12 +256,12 @@ def test_a_partition_is_added_again_while_the_transaction_before_is_ending() -> 
     world.peer = {KEYS[0]: CONCURRENT, KEYS[1]: NONE}
     world.ask(KEYS[0], KEYS[1], adds=True)
     world.run()
-    assert (world.told, world.renewed) == ([(KEYS[1], NONE)], [])
+    assert (world.answered, world.renewed) == ([(KEYS[1], NONE)], [])
     world.pass_time(20)
     assert (world.asked[1:], world.renewed) == ([[("t", [0])]], [KEYS[0]]), "a guard that the marker took away is set again"
     world.peer = {KEYS[0]: NONE}
     world.pass_time(20)
-    assert world.told[1:] == [(KEYS[0], NONE)]
+    assert world.answered[1:] == [(KEYS[0], NONE)]
     assert world.renewed == [KEYS[0]] * 2
 
 
@@ -271,9 +271,9 @@ def test_it_is_not_added_again_for_ever() -> None:
     world.ask(KEYS[0], adds=True)
     world.run()
     for _ in range(5):
-        assert not world.told
+        assert not world.answered
         world.pass_time(20)
-    assert world.told == [(KEYS[0], CONCURRENT)]
+    assert world.answered == [(KEYS[0], CONCURRENT)]
     assert not world.later
     assert len(world.requests) == 6, "each in a tenth of a second"
 
@@ -284,12 +284,12 @@ def test_a_verification_is_not_repeated() -> None:
     world.peer = {KEYS[0]: CONCURRENT}
     world.ask(KEYS[0])
     world.run()
-    assert (world.told, world.later) == ([(KEYS[0], CONCURRENT)], [])
+    assert (world.answered, world.later) == ([(KEYS[0], CONCURRENT)], [])
 
 
 # ---------------------------------------------------------------------- what a commit of offsets is answered
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "answered"),
     [
         (NONE, NONE),
         (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH),
@@ -299,6 +299,6 @@ def test_a_verification_is_not_repeated() -> None:
         (CONCURRENT, CONCURRENT),
     ],
 )
-def test_a_commit_of_offsets_gets_errors_that_its_client_knows(error: ErrorCode, told: ErrorCode) -> None:
-    assert told_to_committer(error, knows_abortable=False) == told
-    assert told_to_committer(error, knows_abortable=True) == (error if error == ABORTABLE else told)
+def test_a_commit_of_offsets_gets_errors_that_its_client_knows(error: ErrorCode, answered: ErrorCode) -> None:
+    assert told_to_committer(error, knows_abortable=False) == answered
+    assert told_to_committer(error, knows_abortable=True) == (error if error == ABORTABLE else answered)

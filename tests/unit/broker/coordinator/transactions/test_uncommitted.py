@@ -27,37 +27,37 @@ def go_on(before: Effects, error: ErrorCode = NONE) -> Effects:
 
 
 def append(uncommitted: UncommittedTransactions, name: str = "a") -> tuple[Effects, list[ErrorCode]]:
-    told: list[ErrorCode] = []
+    answered: list[ErrorCode] = []
     asked = effects()
-    uncommitted.append(name, STATE, RECORD, asked, lambda error, _: told.append(error))
-    return asked, told
+    uncommitted.append(name, STATE, RECORD, asked, lambda error, _: answered.append(error))
+    return asked, answered
 
 
 def test_an_id_is_changing_until_its_record_is_committed() -> None:
     uncommitted = UncommittedTransactions()
     assert not uncommitted.is_settling
-    asked, told = append(uncommitted)
+    asked, answered = append(uncommitted)
     assert (asked.records, asked.changes) == ([RECORD], [TransactionChange("a", STATE)])
     assert [uncommitted.includes(name) for name in "ab"] == [uncommitted.has_record_of(name) for name in "ab"] == [True, False]
-    assert not told
+    assert not answered
     go_on(asked)
-    assert (uncommitted.includes("a"), uncommitted.has_record_of("a"), told) == (False, False, [NONE])
+    assert (uncommitted.includes("a"), uncommitted.has_record_of("a"), answered) == (False, False, [NONE])
 
 
 def test_a_record_that_is_refused_changes_nothing() -> None:
     uncommitted = UncommittedTransactions()
-    asked, told = append(uncommitted)
+    asked, answered = append(uncommitted)
     go_on(asked, ErrorCode.NOT_ENOUGH_REPLICAS)
-    assert (uncommitted.includes("a"), told) == (False, [ErrorCode.COORDINATOR_NOT_AVAILABLE])
+    assert (uncommitted.includes("a"), answered) == (False, [ErrorCode.COORDINATOR_NOT_AVAILABLE])
 
 
 def test_a_record_that_takes_too_long_is_in_the_log_and_may_be_lost_until_it_is_committed() -> None:
     uncommitted = UncommittedTransactions()
     for offset in (7, 9, 8):
         uncommitted.note(offset)
-    asked, told = append(uncommitted)
+    asked, answered = append(uncommitted)
     waits = go_on(asked, TOO_LONG)
-    assert told == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+    assert answered == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
     assert uncommitted.has_record_of("a")
     assert waits.barrier == 9
     waits = go_on(waits, TOO_LONG)
