@@ -119,6 +119,7 @@ class CuttableLog(LogOffsets):
         self.leader_epochs.clear()
         self.leader_epochs.assign(leader_epoch, offset)
         self.producer_state.reset()
+        self.producer_state.verifications.clear()
         self._producers_are_stale = False
         return self._truncation(removed, now_ms)
 

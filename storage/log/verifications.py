@@ -88,6 +88,10 @@ class Verifications:
         if known is not None and not (known.adds_itself and producer_epoch <= known.producer_epoch):
             del self._of[producer_id]
 
+    def clear(self) -> None:
+        """Drop all: the log was emptied, and what producers began with may have been appended and deleted elsewhere meanwhile."""
+        self._of.clear()
+
     def remove_older(self, oldest_ms: int) -> None:
         """Drop those that began at or before this wall-clock time."""
         for producer_id in [key for key, known in self._of.items() if known.began_ms <= oldest_ms]:

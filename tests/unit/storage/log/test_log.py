@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.compression import Compression
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.records import iterate_batches, iterate_records
+from lowtide.protocol.records import iterate_batches, iterate_records, read_batch_header
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.storage.errors import StorageError
@@ -346,6 +346,17 @@ def test_a_full_truncation_moves_everything_together() -> None:
     names = [name for name in log._filesystem.listdir(log.directory) if not name.endswith(".deleted")]
     assert [name for name in names if name[0] == "0"] == ["00000000000000000500.log"]
     assert append(log, producer_id=7, producer_epoch=0, base_sequence=55).base_offset == 500
+
+
+def test_after_a_full_truncation_no_batch_that_was_refused_before_is_waited_for() -> None:
+    """It was appended at another leader, and deleted: the producer never sends it again."""
+    log = new_log()
+    log.producer_state.note_refused(
+        read_batch_header(build_batch([(1, None, b"v", ())], producer_id=7, producer_epoch=0, base_sequence=21)), now_ms=NOW_MS
+    )
+    assert log.producer_state.check(7, 0, 27, 1) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    log.truncate_fully_and_start_at(67, now_ms=NOW_MS)
+    assert append(log, producer_id=7, producer_epoch=0, base_sequence=27).base_offset == 67
 
 
 def test_a_new_segment_never_takes_the_name_of_one_whose_files_are_still_to_be_renamed() -> None:
