@@ -16,14 +16,14 @@ unclean election only those that were asked for since. At the end of a run, when
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
 from lowtide.metadata.image import MetadataImage, PartitionImage, TopicImage
 from lowtide.metadata.store import Batch
 from lowtide.protocol.records import iterate_batches
-from lowtide.protocol.types import BrokerId, Offset, TopicId
+from lowtide.protocol.types import BrokerId, Offset, TopicId, TopicPartition
 from lowtide.replication.eligible_leaders import members_of
 from lowtide.simulation.chronicle import Chronicle
 from lowtide.simulation.cluster_promises import ClusterPromises, Committed, Key
@@ -98,7 +98,8 @@ class ClusterInvariants:
     def _look_at(self, machine: Machine, manager: LogManager, *, may_have_changed: bool) -> None:
         entry = self._entries.get(machine.broker_id)
         logs, moved = manager.logs, manager.moves.done
-        if entry is None or entry[:3] != (manager, len(logs), moved):
+        # As many logs may be others: one that went comes back when a replica was removed and is added again.
+        if entry is None or entry[:3] != (manager, len(logs), moved) or (may_have_changed and _is_replaced(entry[3], logs)):
             entry = (manager, len(logs), moved, [self.watches.of(machine, log) for log in logs.values()])
             self._entries[machine.broker_id] = entry
         elif not may_have_changed:
@@ -297,6 +298,11 @@ class ClusterInvariants:
 
     def _violate(self, what: str) -> None:
         self._chronicle.violate(what)
+
+
+def _is_replaced(watches: list[ReplicaWatch], logs: Mapping[TopicPartition, Log]) -> bool:
+    """Whether one of the logs that are watched isn't there any more, or has given way to another one."""
+    return any(watch.log is None or logs.get(watch.log.topic_partition) is not watch.log for watch in watches)
 
 
 def _may_differ(known: tuple[int, int, Offset], here: tuple[int, int, Offset], log: Log, is_across_start: bool) -> bool:  # noqa: FBT001

@@ -86,6 +86,10 @@ class IdempotentProducer(Producer):
         self._sequence = 0
         self._unsettled: tuple[list[bytes], bytes] | None = None
 
+    async def target(self) -> BrokerId:
+        """Whom to ask: who is known to lead. What another one takes, that leads by now, is a gap for the one that is known."""
+        return await self.client.leader(self.load.topic, self.load.partition)
+
     async def step(self) -> None:
         if self._id < 0:
             await self._begin()
