@@ -103,8 +103,10 @@ def elect(  # noqa: PLR0913  a partition, and how it is looked at, by keyword
 
     Below `min_insync_replicas` members, those that left the in-sync set remain eligible as leaders.
 
-    A reassignment whose target is in sync as a whole is completed. The leader epoch grows with every change of leader, and when a leader
-    comes back under a new registration.
+    A reassignment whose target is in sync as a whole is completed. The leader epoch grows with every change of leader, when a leader
+    comes back under a new registration, and when a replica is removed: what that one fetches before it knows is refused then, also if it is
+    a replica again by now. Else it could join the in-sync set with the log that it is about to drop. Source: Kafka's
+    `PartitionChangeBuilder`.
     """
     wanted = assignment or assignment_of(partition)
     voters = _Voters(image, topic_id, number, partition, wanted)
@@ -123,13 +125,18 @@ def elect(  # noqa: PLR0913  a partition, and how it is looked at, by keyword
         isr=isr,
         isr_epochs=tuple(voters.epochs[member] if leader == NO_LEADER else image.brokers[member].epoch for member in isr),
         leader=leader,
-        leader_epoch=partition.leader_epoch + (0 if stays else 1),
+        leader_epoch=partition.leader_epoch + (0 if stays and not _removes(partition, wanted) else 1),
         partition_epoch=partition.partition_epoch + 1,
         adding=wanted.adding,
         removing=wanted.removing,
         elr=tuple(eligible),
         elr_epochs=tuple(eligible.values()),
     )
+
+
+def _removes(partition: PartitionImage, wanted: Assignment) -> bool:
+    """Whether a replica is one no more."""
+    return not set(partition.replicas) <= set(wanted.replicas)
 
 
 def led_uncleanly(old: MetadataImage, delta: ImageDelta) -> dict[TopicPartition, BrokerId]:

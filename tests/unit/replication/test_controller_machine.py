@@ -85,7 +85,8 @@ class ControllerMachine(RuleBasedStateMachine):
         assert new.isr, "the ISR never becomes empty"
         assert set(new.isr) <= set(new.replicas)
         assert set(new.adding) | set(new.removing) <= set(new.replicas)
-        assert new.leader_epoch == old.leader_epoch + int(self.leads_anew(old, new))
+        removes = bool(set(old.replicas) - set(new.replicas))
+        assert new.leader_epoch == old.leader_epoch + int(self.leads_anew(old, new) or removes)
         if new.leader != NO_LEADER:
             assert new.leader in new.isr
             assert new.isr_epochs == tuple(after.brokers[member].epoch for member in new.isr), "members are live under their registration"

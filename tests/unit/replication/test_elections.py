@@ -143,7 +143,7 @@ def test_a_reassignment_is_complete_when_its_whole_target_is_in_sync() -> None:
     assert (after.leader, after.leader_epoch) == (4, 6)
     stays = decide(image_of(brokers), partition((1, 2, 3, 4), 2, **moving))
     assert stays is not None
-    assert (stays.leader, stays.leader_epoch) == (2, 5)
+    assert (stays.leader, stays.leader_epoch) == (2, 6), "the leader stays, and refuses what the removed one fetches"
     assert decide(image_of({1: 10, 2: 20, 4: 40}), partition((1, 2, 4), **moving)) is None, "not while one of the target is down"
 
 
@@ -152,6 +152,22 @@ def test_a_new_assignment_that_is_in_sync_is_applied_at_once() -> None:
     after = decide(image_of(ALIVE), partition(), assignment=Assignment((3, 2, 1), (), (1,)))
     assert after is not None
     assert (after.replicas, after.isr, after.leader, after.removing) == ((3, 2), (2, 3), 3, ())
+
+
+@pytest.mark.parametrize(
+    ("assignment", "leader_epoch"),
+    [
+        (Assignment((1, 3, 2)), 5),
+        (Assignment((1, 2, 3, 4), (4,), ()), 5),
+        (Assignment((1, 2, 3), (), (3,)), 6),
+        (Assignment((1, 2)), 6),
+    ],
+)
+def test_the_leader_epoch_grows_with_a_removal_alone(assignment: Assignment, leader_epoch: int) -> None:
+    """A replica that was removed and is added again, before its broker saw either, would join with a log that it is about to drop."""
+    after = decide(image_of({**ALIVE, 4: 40}), partition(), assignment=assignment)
+    assert after is not None
+    assert (after.leader, after.leader_epoch) == (1, leader_epoch)
 
 
 def test_a_broker_may_stop_when_others_can_replace_it() -> None:
