@@ -15,9 +15,10 @@ import msgspec
 
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.delete_records import TO_HIGH_WATERMARK
-from lowtide.protocol.types import NO_LEADER_EPOCH, BrokerEpoch, BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
+from lowtide.protocol.types import NO_LEADER_EPOCH, UNKNOWN_OFFSET, BrokerEpoch, BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
 from lowtide.replication import in_sync_replicas
 from lowtide.replication.follower_reads import FollowerReads
+from lowtide.replication.former_replicas import FormerReplica, FormerReplicas
 from lowtide.replication.leadership import Leadership
 from lowtide.replication.topic_names import INTERNAL_TOPICS
 from lowtide.replication.topic_traffic import Traffic
@@ -73,6 +74,7 @@ class Partition:
     __slots__ = (
         "counted_end",
         "follower_reads",
+        "former_replicas",
         "in_sync_replicas",
         "is_internal",
         "is_leader",
@@ -126,6 +128,8 @@ class Partition:
         """While this broker leads and there are other replicas: what it knows of them. The only replica needs none."""
         self.follower_reads = FollowerReads()
         """Whether this broker may answer consumers while it follows (rule DR7)."""
+        self.former_replicas: FormerReplicas | None = None
+        """Replicas that were removed since this broker has the partition; None while there were none."""
         self.watchers: dict[PartitionWatcher, None] = {}
         self.configure(log.config)
 
@@ -166,6 +170,7 @@ class Partition:
         changed = leader_epoch != self.leader_epoch or state.leader != self.leader_id
         self.leader_id, self.leader_epoch, self.partition_epoch = state.leader, leader_epoch, state.partition_epoch
         self.is_leader = self.leader_id == self.local_broker_id
+        self._note_removed(state, image, now_ms, is_anew=changed)
         self.replicas, self.in_sync_replicas = state.replicas, state.isr
         if not self.is_leader or self.replicas == (self.local_broker_id,):
             self.leadership = None
@@ -186,6 +191,20 @@ class Partition:
             self.leadership.follow(state)
         return changed
 
+    def _note_removed(self, state: PartitionImage, image: MetadataImage, now_ms: int, *, is_anew: bool) -> None:
+        """Keep who isn't a replica any more; `is_anew` where a leadership begins with this."""
+        removed = [other for other in self.replicas if other not in state.replicas and other != self.local_broker_id]
+        former = self.former_replicas
+        if former is None:
+            if not removed:
+                return
+            former = self.former_replicas = FormerReplicas()
+        if is_anew:
+            former.begin_anew(now_ms)
+        former.note_removed(removed, state, image, now_ms)
+        if removed:
+            self.tell(PartitionChange.ROLE)  # Fetch sessions in which it is idle would not read it, and refuse it, otherwise.
+
     def count_records(self) -> None:
         """Count in the traffic what was appended as leader since the last call: the offsets say it, so no request has to."""
         end = self.log.log_end_offset
@@ -203,6 +222,18 @@ class Partition:
         return self.leadership is not None and self.log.advance_high_watermark(
             in_sync_replicas.high_watermark(self.leadership, image, now_ms)
         )
+
+    def awaited_former(self, image: MetadataImage, now_ms: int) -> list[tuple[BrokerId, FormerReplica]]:
+        """The former replicas that deletes wait for, with their brokers."""
+        former, number = self.former_replicas, self.topic_partition.partition
+        return [] if former is None else list(former.awaited(self.topic_id, number, image, self.lag_time_max_ms, now_ms))
+
+    def low_watermark(self, image: MetadataImage, now_ms: int) -> Offset:
+        """How far deletes have reached all replicas that must have them; -1 while that isn't known (rule DR3)."""
+        if self.former_replicas is not None and self.awaited_former(image, now_ms):
+            return UNKNOWN_OFFSET
+        leadership = self.leadership
+        return self.log.log_start_offset if leadership is None else leadership.low_watermark(image, now_ms)
 
     @property
     def knows_what_is_committed(self) -> bool:

@@ -108,6 +108,36 @@ async def leave_while_waiting(cluster: ClusterWorld) -> None:
     cluster.excuses.end(machine.broker_id, after_s=1.0)
 
 
+async def late_removal(cluster: ClusterWorld) -> None:
+    """A partition loses a replica whose broker is cut off from the others, and sees late that it did: who reads there reads on.
+
+    Sometimes it is added again before its broker sees either, and joins with the log that it has.
+    """
+    topic, number, state = cluster.some_partition()
+    machine = cluster.random.choice([each for each in cluster.machines if each.broker_id in state.replicas] or cluster.machines)
+    replicas = [each for each in state.replicas if each != machine.broker_id]
+    if not replicas:
+        return
+    cluster.excuses.begin(machine.broker_id)
+    others = [other.host for other in cluster.machines if other is not machine]
+    for host in others:
+        cluster.loop.network.cut(machine.host, host, both_ways=True)
+    machine.link.watch_lag_ms = (500.0, 1500.0)
+    cluster.note(f"{machine.host} is cut off from the other brokers, and its watches lag")
+    is_removed = await reassign(cluster, topic, number, replicas)
+    cluster.effects["late removal"] += is_removed
+    comes_back = is_removed and cluster.random.random() < 0.5  # noqa: PLR2004
+    if not comes_back:
+        await cluster.sleep(0.5, 4.0)
+    for host in others:
+        cluster.loop.network.heal(machine.host, host)
+    cluster.note(f"{machine.host} is reached again")
+    if comes_back and await reassign(cluster, topic, number, list(state.replicas)):
+        cluster.effects["late removal that was taken back"] += 1
+    machine.link.watch_lag_ms = (0.0, 1.0)
+    cluster.excuses.end(machine.broker_id, after_s=1.0)
+
+
 async def _is_busy(machine: Machine, key: TopicPartition) -> bool:
     """Wait until the machine cuts its log of that partition, for a while; returns whether it does."""
     for _ in range(_LOOKS):

@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias
 
-from lowtide.simulation.admin_faults import change_replicas, flip_leader, leave_while_waiting, move_leader, topic_created_again, upgrade
+from lowtide.simulation.admin_faults import (
+    change_replicas,
+    flip_leader,
+    late_removal,
+    leave_while_waiting,
+    move_leader,
+    topic_created_again,
+    upgrade,
+)
 from lowtide.simulation.cluster_world import ClusterWorld
 from lowtide.simulation.directory_moves import move_between_directories
 from lowtide.simulation.disk_faults import (
@@ -333,6 +341,7 @@ WHERE_NAMED: Final[dict[str, tuple[Fault, int]]] = {
     "death is seen": (death_is_seen, 8),
     "leaders are given": (leaders_are_given, 16),
     "late shutdown": (late_shutdown, 8),
+    "late removal": (late_removal, 8),
 }
 """Those that need a cluster made for them, or that have runs of their own: they strike where a run names them."""
 

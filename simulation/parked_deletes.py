@@ -1,7 +1,8 @@
 """What must hold of deletes that wait, and of the replicas that a leader must count as live.
 
 * Rule DR4: within 50 virtual ms of the event that ends its waiting a delete is answered. Such events are that every replica which the
-  leader must ask has reported a log start that is high enough, and none is eligible as a leader besides (KIP-966); and that the
+  leader must ask has reported a log start that is high enough, none is eligible as a leader besides (KIP-966), and no broker that had a
+  replica may still answer with it; and that the
   leadership, the topic or the broker's right to act is over.
 * Rule DR6: a delete isn't acknowledged under another leader epoch than the one that accepted it; one that waits on is seen by DR4.
 * Rule DR3, from outside: the followers that fetched within the lag time since before the delete was sent, and who was registered all the
@@ -135,11 +136,13 @@ class ParkedDeletes:
             return None
         return f"all have reported that {row.key} starts at {row.offset} or above"
 
-    def _all_have_it(self, broker: Broker, partition: Partition, offset: int) -> bool:
+    def _all_have_it(self, broker: Broker, partition: Partition, offset: int) -> bool:  # noqa: PLR0911 - one return per reason
         """Whether every replica that is registered, or in the ISR that is or is proposed, has reported so under its registration."""
         leadership = partition.leadership
         image = None if broker.replicas is None else broker.replicas.image
         if image is None or not image.log_start_reporting:
+            return False
+        if partition.awaited_former(image, broker._ports.clock.monotonic_ms()):  # noqa: SLF001 - the checker sees everything
             return False
         if leadership is None:
             return True

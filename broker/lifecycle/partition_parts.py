@@ -22,6 +22,7 @@ from lowtide.broker.partitions.delayed.waiting import Waiting
 from lowtide.broker.partitions.followed_partitions import FollowedPartitions
 from lowtide.broker.partitions.hosted_logs import OfflinePartitions
 from lowtide.broker.partitions.leader_partitions import LedPartitions
+from lowtide.broker.partitions.removal_confirmations import RemovalConfirmations
 from lowtide.broker.partitions.replica_fetchers import ReplicaFetchers
 from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.broker.partitions.replication_health import ReplicationHealth
@@ -86,7 +87,8 @@ def build_partitions(base: BrokerBase, session: MetadataSession, log_manager: Lo
         log_config=lambda topic: log_config(base.configs.current, topic.configs),
         own_epoch=lambda: session.broker_epoch,
     )
-    assigned = AssignedPartitions(replicas, FollowedPartitions(fetchers), rules, ports.clock, ports.loop, log)
+    removals = RemovalConfirmations(session, peers, waiting, ports.clock, base.tasks.spawn, lag_time_max_ms=config.replica_lag_time_max_ms)
+    assigned = AssignedPartitions(replicas, FollowedPartitions(fetchers), removals, rules, ports.clock, ports.loop, log)
     session.on_registration(assigned.on_registration)
     log_manager.moves.limit(lambda: number(base.configs.current.values["replica.alter.log.dirs.io.max.bytes.per.second"]))
     log_manager.moves.listen(lambda _old, new: fetchers.on_settled(new.topic_partition))

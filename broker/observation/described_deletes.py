@@ -15,7 +15,7 @@ import msgspec
 from lowtide.broker.observation.deletes import CLIENT_ID_KEPT, DeleteRequest, DeleteRow, RecentDeletes
 from lowtide.broker.security.principal import KafkaPrincipal
 from lowtide.protocol.messages.describe_deletes import NOT_YET, AwaitedFollower, DeleteOrigin, FinishedDelete, WaitingDelete
-from lowtide.protocol.types import Offset
+from lowtide.protocol.types import UNKNOWN_OFFSET, Offset
 from lowtide.replication.leadership import NEVER_MS
 from lowtide.replication.partition import Partition
 
@@ -124,14 +124,10 @@ def waiting(
 def _waiting_row(
     request: DeleteRequest, row: DeleteRow, partition: Partition, image: MetadataImage | None, now: Now, viewer: Viewer
 ) -> WaitingDelete:
-    leadership = partition.leadership
-    is_for_followers = leadership is not None and image is not None and not request.leader_only
     low_watermark = partition.log.log_start_offset
     followers: Collection[AwaitedFollower] = ()
-    if is_for_followers:
-        assert leadership is not None
-        assert image is not None
-        low_watermark = leadership.low_watermark(image, now.monotonic_ms)
+    if image is not None and not request.leader_only:
+        low_watermark = partition.low_watermark(image, now.monotonic_ms)
         followers = awaited_followers(partition, row.offset, image, now.monotonic_ms)
     return WaitingDelete(
         topic=row.key.topic,
@@ -149,10 +145,17 @@ def _waiting_row(
 
 
 def awaited_followers(partition: Partition, offset: Offset, image: MetadataImage, now_ms: int) -> list[AwaitedFollower]:
-    """The followers that a delete to `offset` waits for (rule DR3), by their broker ids."""
+    """The followers that a delete to `offset` waits for (rule DR3), by their broker ids; then brokers that aren't replicas any more.
+
+    What such a one has reported doesn't count; it is silent since it was removed.
+    """
+    former = [
+        AwaitedFollower(broker_id=broker_id, log_start_offset=UNKNOWN_OFFSET, is_in_sync=False, silent_ms=now_ms - each.since_ms)
+        for broker_id, each in sorted(partition.awaited_former(image, now_ms))
+    ]
     leadership = partition.leadership
     if leadership is None:
-        return []
+        return former
     found = []
     for broker_id, follower in sorted(leadership.followers.items()):
         is_member = broker_id in leadership.maximal_isr
@@ -163,4 +166,4 @@ def awaited_followers(partition: Partition, offset: Offset, image: MetadataImage
             last_ms = follower.last_fetch_ms
             silent_ms = NOT_YET if last_ms == NEVER_MS else now_ms - last_ms
             found.append(AwaitedFollower(broker_id=broker_id, log_start_offset=reported, is_in_sync=is_member, silent_ms=silent_ms))
-    return found
+    return found + former

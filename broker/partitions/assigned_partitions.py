@@ -25,6 +25,7 @@ from lowtide.storage.log.log import LogConfig
 
 if TYPE_CHECKING:
     from lowtide.broker.partitions.followed_partitions import FollowedPartitions
+    from lowtide.broker.partitions.removal_confirmations import RemovalConfirmations
     from lowtide.broker.partitions.replica_manager import ReplicaManager
     from lowtide.metadata.image import MetadataImage, PartitionImage, TopicImage
     from lowtide.runtime.clock import Clock
@@ -45,10 +46,11 @@ class AssignmentRules(msgspec.Struct, frozen=True, kw_only=True):
 class AssignedPartitions:
     """The partitions that are this broker's to host."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  parts of a broker
         self,
         replicas: ReplicaManager,
         followed: FollowedPartitions,
+        removals: RemovalConfirmations,
         rules: AssignmentRules,
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
@@ -61,6 +63,7 @@ class AssignedPartitions:
         self._led = replicas.led
         self._offline = replicas.offline
         self._followed = followed
+        self._removals = removals
         self._rules = rules
         self._clock = clock
         self._loop = loop
@@ -153,12 +156,14 @@ class AssignedPartitions:
             self._followed.on_become(partition, self._image)
             self._replicas.release(key)
         self._led.on_become(partition, changed=changed)
+        self._removals.follow(partition)
 
     def _leads_by_this_registration(self, state: PartitionImage) -> bool:
         return (self.broker_id, self._rules.own_epoch()) in zip(state.isr, state.isr_epochs, strict=True)
 
     def _follow_broker(self, broker_id: BrokerId) -> None:
         """A broker came, went or changed: the partitions that it follows here, or that it leads, are concerned."""
+        self._removals.on_broker_changed(broker_id)
         self._work.extend(partial(self._led.on_broker_changed, partition, broker_id) for partition in self._led.of_follower(broker_id))
         self._work.extend(partial(self._reassign, partition) for partition in self._followed.of_leader(broker_id))
 

@@ -205,9 +205,9 @@ class ReplicaManager:
 
     def low_watermark(self, partition: Partition) -> Offset:
         """How far deletes have reached all replicas that must have them."""
-        if partition.leadership is None or self.image is None:
+        if self.image is None:
             return partition.log.log_start_offset
-        return partition.leadership.low_watermark(self.image, self._clock.monotonic_ms())
+        return partition.low_watermark(self.image, self._clock.monotonic_ms())
 
     def when_committed(
         self, partition: Partition, offset: Offset, callback: Callable[[ErrorCode], None], *, timeout_ms: int = _DAY_MS

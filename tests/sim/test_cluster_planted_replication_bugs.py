@@ -26,6 +26,7 @@ from lowtide.metadata.session import MetadataSession
 from lowtide.protocol.errors import ErrorCode
 from lowtide.replication import alter_partition, elections, follower, in_sync_replicas
 from lowtide.replication.follower_reads import FollowerReads
+from lowtide.replication.former_replicas import FormerReplicas
 from lowtide.replication.leadership import Leadership
 from lowtide.replication.partition import EpochEndOffset, Partition
 from lowtide.simulation.cluster_simulation import simulate_cluster
@@ -245,6 +246,16 @@ def a_follower_of_a_stopping_broker_answers(patch: Patch) -> None:
     patch.setattr(fetching, "_serving_epoch", lambda metadata: metadata.broker_epoch)
 
 
+def removed_replicas_are_forgotten(patch: Patch) -> None:
+    """Rule DR3: no delete waits for a broker that may not know yet that its replica was removed."""
+    patch.setattr(FormerReplicas, "awaited", lambda *_: iter(()))
+
+
+def a_removal_keeps_the_leader_epoch(patch: Patch) -> None:
+    """A broker that is removed and added again, before it sees either, joins with the log that it drops when it sees the first."""
+    patch.setattr(elections, "_removes", lambda *_: False)
+
+
 # Idempotent producers
 
 
@@ -353,6 +364,8 @@ PLANTS: Final = [
     (a_timeout_is_a_success, "(D3|D8|DR3):", PARTITIONS, 0),
     (a_follower_that_hears_nothing_answers, "D1:", PARTITIONS, 0),
     (a_follower_of_a_stopping_broker_answers, "D1:", PARTITIONS, 0),
+    (removed_replicas_are_forgotten, "D1:", PARTITIONS, 0),
+    (a_removal_keeps_the_leader_epoch, "(D8|P2):", PARTITIONS, 137),
     (duplicates_are_appended, "R5:", PARTITIONS, 0),
     (followers_know_no_producers, "(R1|R5):", PARTITIONS, 0),
     (producers_survive_a_truncation, "(R1|R2):", PIPELINES, 0),
@@ -369,6 +382,8 @@ AIMED: Final[dict[object, tuple[str, ...]]] = {
     a_fetch_counts_for_the_registration_that_is_known: ("fast restart", "link cut", "slow network", "power cut"),
     a_follower_that_hears_nothing_answers: ("cut off", "link cut"),
     a_follower_of_a_stopping_broker_answers: ("late shutdown",),
+    removed_replicas_are_forgotten: ("late removal",),
+    a_removal_keeps_the_leader_epoch: ("late removal",),
     producers_survive_a_truncation: ("leaders die uncommitted", "leader move", "leader flip", "pause", "kill"),
 }
 """The faults that can show a bug that is rare among all others."""

@@ -321,3 +321,46 @@ def test_only_a_follower_serves_as_a_follower() -> None:
     leader = led(2)
     leader.follower_reads.note_answer(**heard)  # type: ignore[arg-type]
     assert not leader.may_serve_as_follower(1, 10, LAG_MS)
+
+
+# Replicas that were removed
+
+
+class Told:
+    """A watcher, and what it was told."""
+
+    def __init__(self) -> None:
+        self.changes: list[PartitionChange] = []
+
+    def on_partition_changed(self, change: PartitionChange) -> None:
+        self.changes.append(change)
+
+
+def test_no_delete_has_reached_all_while_a_removed_replica_may_answer() -> None:
+    partition = led(5)
+    watcher = Told()
+    partition.watchers[watcher] = None
+    partition.become(state(replicas=(1, 2, 3)), IMAGE, 10)
+    assert (partition.former_replicas, watcher.changes) == (None, []), "nobody was removed"
+    partition.become(state(isr=(1,), replicas=(1,), revision=9), IMAGE, 20)
+    assert partition.leadership is None, "the only replica"
+    assert [broker_id for broker_id, _ in partition.awaited_former(IMAGE, 20)] == [2, 3]
+    assert partition.low_watermark(IMAGE, 20) == -1
+    assert watcher.changes == [PartitionChange.ROLE], "fetch sessions must find that they fetch no replica"
+    assert partition.former_replicas is not None
+    for broker_id in (2, 3):
+        partition.former_replicas.note_confirmed(broker_id, 9)
+    assert partition.low_watermark(IMAGE, 20) == partition.log.log_start_offset == 0
+
+
+def test_a_follower_keeps_who_was_removed_until_it_leads() -> None:
+    partition = hosted(5)
+    partition.become(state(leader=2, isr=(1, 2, 3)), IMAGE, 0)
+    partition.become(state(leader=2, isr=(1, 2), replicas=(1, 2), revision=9), IMAGE, 10)
+    later = 10 + partition.lag_time_max_ms + 5
+    assert partition.awaited_former(IMAGE, later) == []
+    partition.become(state(epoch=6, isr=(1,), replicas=(1, 2), revision=10), IMAGE, later)
+    ((broker_id, former),) = partition.awaited_former(IMAGE, later)
+    assert (broker_id, former.since_ms, former.revision) == (3, later, 9)
+    partition.become(state(epoch=6, isr=(1, 2), replicas=(1, 2), revision=11), IMAGE, later + 5)
+    assert partition.awaited_former(IMAGE, later + partition.lag_time_max_ms + 1) == [], "the time doesn't begin anew within an epoch"

@@ -61,6 +61,27 @@ def test_a_delete_that_waits_names_the_followers_that_it_waits_for() -> None:
     simulate(run)
 
 
+def test_a_broker_that_is_no_replica_any_more_is_named_while_it_is_awaited() -> None:
+    """It has reported log starts, and none of them counts. It doesn't answer here, so the delete waits until it is silent for too long."""
+
+    async def run(world: Leading) -> None:
+        second, third = await begin(world)
+        delete = await parked(world, timeout_ms=60_000)
+        second.start = third.start = 2
+        mine = world.image().isr_epochs[0]
+        await world.change(replicas=(1, 2), isr=(1, 2), isr_epochs=(mine, world.epochs[2]))
+        await second.fetch()
+        (row,) = (await described(world)).waiting
+        assert row.low_watermark == -1
+        assert [(each.broker_id, each.log_start_offset, each.is_in_sync) for each in row.followers] == [(3, -1, False)]
+        assert 0 <= row.followers[0].silent_ms < LAG_MS
+        await asyncio.sleep(LAG_MS / 1000 + 0.05)
+        assert delete.done()
+        assert (await delete).error_code == NONE
+
+    simulate(run)
+
+
 def test_a_follower_outside_the_isr_is_awaited_while_it_is_live() -> None:
     async def run(world: Leading) -> None:
         second, third = await begin(world, isr=(1, 2))

@@ -375,6 +375,7 @@ async def happen(world: Leading, event: str) -> None:
             await world.fence(3)
         case "assignment":
             await world.change(replicas=(1, 2), isr=(1, 2), isr_epochs=(mine, world.epochs[2]))
+            await world.fence(3)  # While it is registered, it may answer consumers as a replica does.
         case "not leader":
             await world.change(leader=2, leader_epoch=1)
         case "flips":
