@@ -10,8 +10,11 @@ Source: Kafka's UnifiedLog.truncateTo, truncateFullyAndStartAt.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from lowtide.protocol.types import NO_LEADER_EPOCH, LeaderEpoch, Offset
 from lowtide.runtime.committer import Barrier
+from lowtide.runtime.filesystem import CannotPunchError
 from lowtide.storage.checkpoint import parent_directory
 from lowtide.storage.errors import StorageError, is_passing, storage_error
 from lowtide.storage.log.hole import Hole
@@ -305,12 +308,19 @@ class CuttableLog(LogOffsets):
                 segment.hole = None
 
     def _holed_files(self) -> list[str]:
-        """For a clean stop: the files of a first segment with a hole, as the next start and Kafka are to find them. Errors: OSError."""
+        """For a clean stop: the files of a first segment with a hole, as the next start and Kafka are to find them.
+
+        Errors: OSError, StorageError.
+        """
         segment = self._segments[0]
         if not segment.floor:
             return []
         if segment.hole is not None:
             segment.hole.make(self._filesystem)
+        elif segment.punched < segment.floor and (hole := segment.read_hole()) is not None and hole.size > segment.punched:
+            # A power cut may have brought back what was there, and the next start, a clean one, takes the hole for made.
+            with suppress(CannotPunchError):
+                PendingHole(segment.path, hole, 0, ()).make(self._filesystem)
         return [segment.path] if segment.is_pinned else [segment.path, *segment.write_indexes()]
 
     def _still_removing(self) -> list[RemovedSegment]:
