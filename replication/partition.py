@@ -18,7 +18,7 @@ from lowtide.protocol.messages.delete_records import TO_HIGH_WATERMARK
 from lowtide.protocol.types import NO_LEADER_EPOCH, UNKNOWN_OFFSET, BrokerEpoch, BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
 from lowtide.replication import in_sync_replicas
 from lowtide.replication.follower_reads import FollowerReads
-from lowtide.replication.former_replicas import FormerReplica, FormerReplicas
+from lowtide.replication.former_replicas import FormerReplicas, awaited_former, note_removals
 from lowtide.replication.leadership import Leadership
 from lowtide.replication.topic_names import INTERNAL_TOPICS
 from lowtide.replication.topic_traffic import Traffic
@@ -84,7 +84,6 @@ class Partition:
         "leadership",
         "local_broker_id",
         "log",
-        "partition_epoch",
         "replicas",
         "rules",
         "rules_without_zstd",
@@ -120,7 +119,6 @@ class Partition:
         self.is_leader = False
         """Whether this broker leads the partition in the current leader epoch."""
         self.leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
-        self.partition_epoch = -1
         self.replicas: tuple[BrokerId, ...] = ()
         self.in_sync_replicas: tuple[BrokerId, ...] = ()
         self.lag_time_max_ms = lag_time_max_ms
@@ -128,8 +126,7 @@ class Partition:
         """While this broker leads and there are other replicas: what it knows of them. The only replica needs none."""
         self.follower_reads = FollowerReads()
         """Whether this broker may answer consumers while it follows (rule DR7)."""
-        self.former_replicas: FormerReplicas | None = None
-        """Replicas that were removed since this broker has the partition; None while there were none."""
+        self.former_replicas: FormerReplicas | None = None  # None while none was removed.
         self.watchers: dict[PartitionWatcher, None] = {}
         self.configure(log.config)
 
@@ -168,9 +165,9 @@ class Partition:
         leader_epoch = state.leader_epoch
         assert leader_epoch >= self.leader_epoch, f"{self.topic_partition}: leader epoch falls from {self.leader_epoch} to {leader_epoch}"
         changed = leader_epoch != self.leader_epoch or state.leader != self.leader_id
-        self.leader_id, self.leader_epoch, self.partition_epoch = state.leader, leader_epoch, state.partition_epoch
+        self.leader_id, self.leader_epoch = state.leader, leader_epoch
         self.is_leader = self.leader_id == self.local_broker_id
-        self._note_removed(state, image, now_ms, is_anew=changed)
+        note_removals(self, state, image, now_ms, is_new=changed)
         self.replicas, self.in_sync_replicas = state.replicas, state.isr
         if not self.is_leader or self.replicas == (self.local_broker_id,):
             self.leadership = None
@@ -191,20 +188,6 @@ class Partition:
             self.leadership.follow(state)
         return changed
 
-    def _note_removed(self, state: PartitionImage, image: MetadataImage, now_ms: int, *, is_anew: bool) -> None:
-        """Keep who isn't a replica any more; `is_anew` where a leadership begins with this."""
-        removed = [other for other in self.replicas if other not in state.replicas and other != self.local_broker_id]
-        former = self.former_replicas
-        if former is None:
-            if not removed:
-                return
-            former = self.former_replicas = FormerReplicas()
-        if is_anew:
-            former.begin_anew(now_ms)
-        former.note_removed(removed, state, image, now_ms)
-        if removed:
-            self.tell(PartitionChange.ROLE)  # Fetch sessions in which it is idle would not read it, and refuse it, otherwise.
-
     def count_records(self) -> None:
         """Count in the traffic what was appended as leader since the last call: the offsets say it, so no request has to."""
         end = self.log.log_end_offset
@@ -223,17 +206,11 @@ class Partition:
             in_sync_replicas.high_watermark(self.leadership, image, now_ms)
         )
 
-    def awaited_former(self, image: MetadataImage, now_ms: int) -> list[tuple[BrokerId, FormerReplica]]:
-        """The former replicas that deletes wait for, with their brokers."""
-        former, number = self.former_replicas, self.topic_partition.partition
-        return [] if former is None else list(former.awaited(self.topic_id, number, image, self.lag_time_max_ms, now_ms))
-
     def low_watermark(self, image: MetadataImage, now_ms: int) -> Offset:
         """How far deletes have reached all replicas that must have them; -1 while that isn't known (rule DR3)."""
-        if self.former_replicas is not None and self.awaited_former(image, now_ms):
+        if self.former_replicas is not None and awaited_former(self, image, now_ms):
             return UNKNOWN_OFFSET
-        leadership = self.leadership
-        return self.log.log_start_offset if leadership is None else leadership.low_watermark(image, now_ms)
+        return self.log.log_start_offset if self.leadership is None else self.leadership.low_watermark(image, now_ms)
 
     @property
     def knows_what_is_committed(self) -> bool:

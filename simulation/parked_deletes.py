@@ -18,6 +18,7 @@ from lowtide.broker.lifecycle.broker import Broker
 from lowtide.broker.pending import DelayedQueue
 from lowtide.metadata.image import TopicImage
 from lowtide.protocol.types import BrokerId
+from lowtide.replication.former_replicas import awaited_former
 from lowtide.replication.partition import Partition
 from lowtide.simulation.chronicle import Chronicle
 from lowtide.simulation.machines import Machine
@@ -142,7 +143,7 @@ class ParkedDeletes:
         image = None if broker.replicas is None else broker.replicas.image
         if image is None or not image.log_start_reporting:
             return False
-        if partition.awaited_former(image, broker._ports.clock.monotonic_ms()):  # noqa: SLF001 - the checker sees everything
+        if awaited_former(partition, image, broker._ports.clock.monotonic_ms()):  # noqa: SLF001 - the checker sees everything
             return False
         if leadership is None:
             return True

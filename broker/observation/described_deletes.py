@@ -16,6 +16,7 @@ from lowtide.broker.observation.deletes import CLIENT_ID_KEPT, DeleteRequest, De
 from lowtide.broker.security.principal import KafkaPrincipal
 from lowtide.protocol.messages.describe_deletes import NOT_YET, AwaitedFollower, DeleteOrigin, FinishedDelete, WaitingDelete
 from lowtide.protocol.types import UNKNOWN_OFFSET, Offset
+from lowtide.replication.former_replicas import awaited_former
 from lowtide.replication.leadership import NEVER_MS
 from lowtide.replication.partition import Partition
 
@@ -151,7 +152,7 @@ def awaited_followers(partition: Partition, offset: Offset, image: MetadataImage
     """
     former = [
         AwaitedFollower(broker_id=broker_id, log_start_offset=UNKNOWN_OFFSET, is_in_sync=False, silent_ms=now_ms - each.since_ms)
-        for broker_id, each in sorted(partition.awaited_former(image, now_ms))
+        for broker_id, each in sorted(awaited_former(partition, image, now_ms).items())
     ]
     leadership = partition.leadership
     if leadership is None:

@@ -181,7 +181,7 @@ class LedPartitions:
         if fetch.broker_id not in leadership.maximal_isr:
             self._propose(partition, leadership, now_ms)
         if partition.topic_partition in self._waiting.deletes.watched:
-            self._waiting.deletes.advance(partition.topic_partition, partition.low_watermark(image, now_ms))
+            self._waiting.deletes.advance(partition.topic_partition, leadership.low_watermark(image, now_ms))
         return follower
 
     def lacks_some(self, broker_id: BrokerId, count_fetched: Callable[[], int], now_ms: int) -> bool:
@@ -223,7 +223,7 @@ class LedPartitions:
             self.on_high_watermark(partition)
         self._propose(partition, leadership, now_ms)
         if partition.topic_partition in self._waiting.deletes.watched:
-            self._waiting.deletes.advance(partition.topic_partition, partition.low_watermark(image, now_ms))
+            self._waiting.deletes.advance(partition.topic_partition, leadership.low_watermark(image, now_ms))
 
     def _propose(self, partition: Partition, leadership: Leadership, now_ms: int) -> None:
         image = self._image

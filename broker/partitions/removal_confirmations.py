@@ -15,6 +15,7 @@ from lowtide.broker.network.peer_client import PeerError
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.await_metadata import AwaitMetadataRequest
+from lowtide.replication.former_replicas import awaited_former
 
 if TYPE_CHECKING:
     from lowtide.broker.network.peer_client import PeerClients
@@ -57,7 +58,7 @@ class RemovalConfirmations:
         """A partition has changed: ask whom it waits for, if this broker leads it."""
         if partition.former_replicas is None or not partition.is_leader:
             return
-        for broker_id, _ in partition.awaited_former(self._session.image, self._clock.monotonic_ms()):
+        for broker_id in awaited_former(partition, self._session.image, self._clock.monotonic_ms()):
             self._awaited.setdefault(broker_id, {})[partition.topic_partition] = partition
             if broker_id not in self._asked:
                 self._asked.add(broker_id)
@@ -73,7 +74,7 @@ class RemovalConfirmations:
         image, now_ms, found = self._session.image, self._clock.monotonic_ms(), []
         waiting = self._awaited.get(broker_id, {})
         for key, partition in list(waiting.items()):
-            former = dict(partition.awaited_former(image, now_ms)).get(broker_id) if partition.is_leader else None
+            former = awaited_former(partition, image, now_ms).get(broker_id) if partition.is_leader else None
             if former is not None:
                 found.append(former)
             else:

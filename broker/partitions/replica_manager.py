@@ -205,8 +205,7 @@ class ReplicaManager:
 
     def low_watermark(self, partition: Partition) -> Offset:
         """How far deletes have reached all replicas that must have them."""
-        if self.image is None:
-            return partition.log.log_start_offset
+        assert self.image is not None, "it has partitions"
         return partition.low_watermark(self.image, self._clock.monotonic_ms())
 
     def when_committed(

@@ -308,10 +308,7 @@ class CuttableLog(LogOffsets):
                 segment.hole = None
 
     def _holed_files(self) -> list[str]:
-        """For a clean stop: the files of a first segment with a hole, as the next start and Kafka are to find them.
-
-        Errors: OSError, StorageError.
-        """
+        """For a clean stop: the files of a first segment with a hole, as the next start finds them. Errors: OSError, StorageError."""
         segment = self._segments[0]
         if not segment.floor:
             return []

@@ -12,18 +12,18 @@ LEFT = partition_of((1,), (1,), replicas=(1,), revision=10)
 
 
 def removed(*broker_ids: int, image: MetadataImage = IMAGE, now_ms: int = 100) -> FormerReplicas:
-    former = FormerReplicas()
+    former = FormerReplicas(TOPIC_ID, 0, LAG_MS)
     former.note_removed(list(broker_ids), LEFT, image, now_ms)
     return former
 
 
 def awaited(former: FormerReplicas, image: MetadataImage = IMAGE, now_ms: int = 100) -> list[int]:
-    return [broker_id for broker_id, _ in former.awaited(TOPIC_ID, 0, image, LAG_MS, now_ms)]
+    return list(former.awaited(image, now_ms))
 
 
 def test_a_broker_is_awaited_until_it_acts_on_the_removal() -> None:
     former = removed(2, 3)
-    assert dict(former.awaited(TOPIC_ID, 0, IMAGE, LAG_MS, 100)) == {2: FormerReplica(2, 10, 100), 3: FormerReplica(3, 10, 100)}
+    assert former.awaited(IMAGE, 100) == {2: FormerReplica(2, 10, 100), 3: FormerReplica(3, 10, 100)}
     former.note_confirmed(2, 9)
     assert awaited(former) == [2, 3], "that was before"
     former.note_confirmed(2, 10)
@@ -38,7 +38,7 @@ def test_it_is_awaited_for_the_lag_time_and_no_longer() -> None:
     former = removed(2, now_ms=100)
     assert awaited(former, now_ms=100 + LAG_MS) == [2]
     assert awaited(former, now_ms=101 + LAG_MS) == []
-    former.begin_anew(200)
+    former.begin_again(200)
     assert awaited(former, now_ms=200 + LAG_MS) == [2], "another leader may have answered it until then"
     assert awaited(former, now_ms=201 + LAG_MS) == []
 

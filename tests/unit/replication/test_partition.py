@@ -10,6 +10,7 @@ import pytest
 from lowtide.metadata.image import PartitionImage
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import TopicPartition
+from lowtide.replication.former_replicas import awaited_former
 from lowtide.replication.leadership import FollowerFetch
 from lowtide.replication.partition import EpochEndOffset, Partition, PartitionChange
 from lowtide.replication.topic_traffic import Traffic
@@ -65,7 +66,7 @@ def led(*epochs: int, config: LogConfig | None = None, **more: Any) -> Partition
 
 def test_a_new_partition_has_no_leader_and_serves_nobody() -> None:
     partition = hosted(5, 5)
-    assert (partition.leader_id, partition.leader_epoch, partition.partition_epoch) == (-1, -1, -1)
+    assert (partition.leader_id, partition.leader_epoch) == (-1, -1)
     assert (partition.replicas, partition.in_sync_replicas, partition.leadership) == ((), (), None)
     assert partition.check_leadership(-1) == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert partition.check_delete(1) == ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -102,9 +103,8 @@ def test_a_configuration_is_that_of_the_log_and_of_what_producers_send() -> None
 def test_become_tells_whether_the_leadership_changed() -> None:
     partition = hosted()
     assert partition.become(state(2, 4), IMAGE, 0)
-    assert (partition.is_leader, partition.leader_id, partition.leader_epoch, partition.partition_epoch) == (False, 2, 4, 8)
+    assert (partition.is_leader, partition.leader_id, partition.leader_epoch) == (False, 2, 4)
     assert not partition.become(state(2, 4, partition_epoch=9), IMAGE, 0)
-    assert partition.partition_epoch == 9
     assert partition.become(state(3, 4), IMAGE, 0), "another leader"
     assert partition.become(state(3, 5), IMAGE, 0), "another leader epoch"
     assert partition.become(state(OURS, 6), IMAGE, 0)
@@ -326,27 +326,14 @@ def test_only_a_follower_serves_as_a_follower() -> None:
 # Replicas that were removed
 
 
-class Told:
-    """A watcher, and what it was told."""
-
-    def __init__(self) -> None:
-        self.changes: list[PartitionChange] = []
-
-    def on_partition_changed(self, change: PartitionChange) -> None:
-        self.changes.append(change)
-
-
 def test_no_delete_has_reached_all_while_a_removed_replica_may_answer() -> None:
     partition = led(5)
-    watcher = Told()
-    partition.watchers[watcher] = None
     partition.become(state(replicas=(1, 2, 3)), IMAGE, 10)
-    assert (partition.former_replicas, watcher.changes) == (None, []), "nobody was removed"
+    assert partition.former_replicas is None, "none was removed"
     partition.become(state(isr=(1,), replicas=(1,), revision=9), IMAGE, 20)
     assert partition.leadership is None, "the only replica"
-    assert [broker_id for broker_id, _ in partition.awaited_former(IMAGE, 20)] == [2, 3]
+    assert list(awaited_former(partition, IMAGE, 20)) == [2, 3]
     assert partition.low_watermark(IMAGE, 20) == -1
-    assert watcher.changes == [PartitionChange.ROLE], "fetch sessions must find that they fetch no replica"
     assert partition.former_replicas is not None
     for broker_id in (2, 3):
         partition.former_replicas.note_confirmed(broker_id, 9)
@@ -358,9 +345,9 @@ def test_a_follower_keeps_who_was_removed_until_it_leads() -> None:
     partition.become(state(leader=2, isr=(1, 2, 3)), IMAGE, 0)
     partition.become(state(leader=2, isr=(1, 2), replicas=(1, 2), revision=9), IMAGE, 10)
     later = 10 + partition.lag_time_max_ms + 5
-    assert partition.awaited_former(IMAGE, later) == []
+    assert awaited_former(partition, IMAGE, later) == {}
     partition.become(state(epoch=6, isr=(1,), replicas=(1, 2), revision=10), IMAGE, later)
-    ((broker_id, former),) = partition.awaited_former(IMAGE, later)
+    ((broker_id, former),) = awaited_former(partition, IMAGE, later).items()
     assert (broker_id, former.since_ms, former.revision) == (3, later, 9)
     partition.become(state(epoch=6, isr=(1, 2), replicas=(1, 2), revision=11), IMAGE, later + 5)
-    assert partition.awaited_former(IMAGE, later + partition.lag_time_max_ms + 1) == [], "the time doesn't begin anew within an epoch"
+    assert awaited_former(partition, IMAGE, later + partition.lag_time_max_ms + 1) == {}, "the time doesn't begin again within an epoch"

@@ -16,7 +16,7 @@ from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.await_metadata import AwaitMetadataResponse
 from lowtide.protocol.types import TopicPartition
-from lowtide.replication.former_replicas import FormerReplica, FormerReplicas
+from lowtide.replication.former_replicas import FormerReplicas
 from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from tests.unit.replication.leaders import TOPIC_ID, image_of, partition_of
@@ -30,7 +30,7 @@ class Led:
 
     def __init__(self, number: int, clock: SimulatedClock) -> None:
         self.topic_partition = TopicPartition("t", number)
-        self.former_replicas: FormerReplicas | None = FormerReplicas()
+        self.former_replicas: FormerReplicas | None = FormerReplicas(TOPIC_ID, number, LAG_MS)
         self.is_leader = True
         self._clock = clock
 
@@ -39,12 +39,8 @@ class Led:
         state = partition_of((1,), (1,), replicas=(1,), revision=revision)
         self.former_replicas.note_removed(list(broker_ids), state, image, self._clock.monotonic_ms())
 
-    def awaited_former(self, image: MetadataImage, now_ms: int) -> list[tuple[int, FormerReplica]]:
-        assert self.former_replicas is not None
-        return list(self.former_replicas.awaited(TOPIC_ID, self.topic_partition.partition, image, LAG_MS, now_ms))
-
     def low_watermark(self, image: MetadataImage, now_ms: int) -> int:
-        return -1 if self.awaited_former(image, now_ms) else 7
+        return -1 if self.former_replicas and self.former_replicas.awaited(image, now_ms) else 7
 
 
 class World:
@@ -217,7 +213,7 @@ def test_who_leads_no_more_asks_no_more_and_knows_of_it_still() -> None:
     simulate(run)
 
 
-def test_nobody_is_asked_where_nothing_was_removed() -> None:
+def test_no_broker_is_asked_where_no_replica_was_removed() -> None:
     async def run(world: World) -> None:
         partition = Led(0, world.clock)
         world.follow(partition)
