@@ -7,7 +7,7 @@ was seen to act on the change (rule DR3); nothing that it has reported counts, f
 It isn't waited for when its registration is over, for then it sees the metadata before it serves again, or its log directory has failed;
 nor for longer than `replica.lag.time.max.ms`, within which a broker that can't reach its leader stops to answer.
 
-Every replica keeps this, for any of them may lead next: for a leadership that begins the time begins again.
+Every replica keeps this, for any of them may lead next: for a leadership that begins the time begins again, also where it was over before.
 
 Pure: time is passed in. Source: ours; in Kafka a removed replica may answer with what it has.
 """
@@ -70,10 +70,6 @@ class FormerReplicas:
         former = self._by_broker.get(broker_id)
         if former is not None and former.revision <= revision:
             del self._by_broker[broker_id]
-
-    def drop(self, broker_id: BrokerId) -> None:
-        """It is waited for no more."""
-        self._by_broker.pop(broker_id, None)
 
     def awaited(self, image: MetadataImage, now_ms: int) -> dict[BrokerId, FormerReplica]:
         """Those that deletes of this partition wait for."""

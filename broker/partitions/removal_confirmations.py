@@ -79,14 +79,13 @@ class RemovalConfirmations:
                 found.append(former)
             else:
                 del waiting[key]
-                self._end(partition, broker_id)
+                self._wake_deletes(partition)
         if not waiting:
             self._awaited.pop(broker_id, None)
         return found
 
-    def _end(self, partition: Partition, broker_id: BrokerId) -> None:
-        if partition.is_leader and partition.former_replicas is not None:
-            partition.former_replicas.drop(broker_id)
+    def _wake_deletes(self, partition: Partition) -> None:
+        if partition.is_leader:
             low_watermark = partition.low_watermark(self._session.image, self._clock.monotonic_ms())
             self._waiting.deletes.advance(partition.topic_partition, low_watermark)
 

@@ -29,8 +29,7 @@ def test_a_broker_is_awaited_until_it_acts_on_the_removal() -> None:
     former.note_confirmed(2, 10)
     former.note_confirmed(4, 10)
     assert (awaited(former), len(former)) == ([3], 1)
-    former.drop(3)
-    former.drop(3)
+    former.note_confirmed(3, 11)
     assert (awaited(former), len(former)) == ([], 0)
 
 

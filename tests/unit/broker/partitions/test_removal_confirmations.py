@@ -165,12 +165,14 @@ def test_the_wait_ends_with_the_lag_time() -> None:
     async def run(world: World) -> None:
         world.answer_s = 3600
         world.answers = [PeerError("no answer", was_sent=True)] * 20
-        world.led(0, 2, revision=11)
+        partition = world.led(0, 2, revision=11)
         await asyncio.sleep(LAG_MS / 1000 + 1)
         ((woken_ms, number, low_watermark),) = world.woken
         assert (number, low_watermark) == (0, 7)
         assert LAG_MS < woken_ms <= LAG_MS + 10
         assert world.is_idle
+        assert partition.former_replicas is not None
+        assert len(partition.former_replicas) == 1, "the next leadership here asks again"
 
     simulate(run)
 
