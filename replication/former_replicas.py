@@ -14,7 +14,7 @@ Pure: time is passed in. Source: ours; in Kafka a removed replica may answer wit
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
     from lowtide.metadata.image import MetadataImage, PartitionImage
     from lowtide.metadata.store import Revision
-    from lowtide.protocol.types import BrokerEpoch, BrokerId, TopicId
-    from lowtide.replication.partition import Partition
+    from lowtide.protocol.types import BrokerEpoch, BrokerId, TopicId, TopicPartition
 
 
 class FormerReplica(msgspec.Struct, frozen=True, gc=False):
@@ -82,12 +81,23 @@ class FormerReplicas:
         }
 
 
-def awaited_former(partition: Partition, image: MetadataImage, now_ms: int) -> dict[BrokerId, FormerReplica]:
+class HostedReplica(Protocol):
+    """What of a partition is asked for here; see `Partition`."""
+
+    topic_id: TopicId
+    topic_partition: TopicPartition
+    local_broker_id: BrokerId
+    lag_time_max_ms: int
+    replicas: tuple[BrokerId, ...]
+    former_replicas: FormerReplicas | None
+
+
+def awaited_former(partition: HostedReplica, image: MetadataImage, now_ms: int) -> dict[BrokerId, FormerReplica]:
     """The former replicas that deletes of a partition wait for, by their brokers."""
     return {} if partition.former_replicas is None else partition.former_replicas.awaited(image, now_ms)
 
 
-def note_removals(partition: Partition, state: PartitionImage, image: MetadataImage, now_ms: int, *, is_new: bool) -> None:
+def note_removals(partition: HostedReplica, state: PartitionImage, image: MetadataImage, now_ms: int, *, is_new: bool) -> None:
     """A partition is about to become what `state` says: keep who isn't a replica any more. `is_new`: the leadership is."""
     if partition.former_replicas is not None and is_new:
         partition.former_replicas.begin_again(now_ms)
