@@ -133,6 +133,11 @@ class ClusterInvariants:
         topic = self._shared.image.topics.get(load.topic) if self._follows_store else None
         return -1 if topic is None or load.partition >= len(topic.partitions) else topic.partitions[load.partition].leader_epoch
 
+    def leads(self, load: LoadedPartition, broker_id: BrokerId) -> bool:
+        """See `DeleteObserver`."""
+        topic = self._shared.image.topics.get(load.topic) if self._follows_store else None
+        return topic is not None and load.partition < len(topic.partitions) and topic.partitions[load.partition].leader == broker_id
+
     def on_delete_acknowledged(self, load: LoadedPartition, broker_id: BrokerId, offset: Offset, sent_s: float) -> None:
         """See `DeleteObserver`."""
         self._dirty = True

@@ -70,6 +70,10 @@ class DeleteObserver(Protocol):
         """That of the partition according to the store now; -1 while it isn't known."""
         ...
 
+    def leads(self, load: LoadedPartition, broker_id: BrokerId) -> bool:
+        """Whether this broker leads the partition according to the store now."""
+        ...
+
     def on_delete_acknowledged(self, load: LoadedPartition, broker_id: BrokerId, offset: Offset, sent_s: float) -> None:
         """An ordinary delete to `offset` was acknowledged by this broker; it was asked for at `sent_s`."""
         ...

@@ -82,6 +82,9 @@ class PipelinedProducer(IdempotentProducer):
             load.counts["refused behind a gap"] += 1
         elif row.error_code in _BEFORE:
             if not load.history.records_are_void and not (load.has_retention and batch in self._tried):
+                if not load.observer.leads(load, broker_id):
+                    load.counts["refused by a former leader"] += 1
+                    return True
                 name = ErrorCode(row.error_code).name
                 raise HistoryError(f"R1: {load.history.name}: broker {broker_id} answers {name} to an idempotent producer's next batch")
             self._id, self._under_way = -1, []
