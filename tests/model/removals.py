@@ -147,11 +147,9 @@ class Removals:
     def _third_sees(self, state: State, image: int) -> State:
         before, now = state.history[state.image], state.history[image]
         state = state._replace(image=image)
-        if before.member is not None and now.member is None:
-            return state._replace(has_delete=False, whole=False, word=None)
-        if before.member is None and now.member is not None:
-            return state._replace(has_delete=False, whole=False, word=None)
-        return state
+        if (before.member is None) == (now.member is None):
+            return state
+        return state._replace(has_delete=False, whole=False, word=None)  # Its log is dropped, or new.
 
     # The third broker's fetches
 
@@ -164,8 +162,8 @@ class Removals:
             return
         if seen.epoch != known.epoch or seen.member is None:
             return  # It is refused, and learns nothing.
-        told = side._replace(live=True, reported=state.has_delete, whole=state.whole)
-        after = _with(state, known.leader, told)._replace(word=(known.epoch, state.deleted), has_delete=state.deleted, whole=True)
+        reported = side._replace(live=True, reported=state.has_delete, whole=state.whole)
+        after = _with(state, known.leader, reported)._replace(word=(known.epoch, state.deleted), has_delete=state.deleted, whole=True)
         yield False, ("the third broker fetches in epoch {}", known.epoch), after
 
     # The leader
