@@ -23,19 +23,14 @@ from lowtide.replication.leadership import Leadership
 from lowtide.replication.topic_names import INTERNAL_TOPICS
 from lowtide.replication.topic_traffic import Traffic
 from lowtide.storage.log.log import Log, LogConfig
-from lowtide.storage.log.validation_rules import MAXIMUM_DECOMPRESSED_BYTES, ValidationRules
-
-QUICK_RECORDS = 10_000
-"""Also librdkafka's `batch.num.messages`. Records of all sizes are walked at a microsecond and a half each."""
-
-QUICK_HEADERS = 10_000
-"""Those of batches that the compiled walk leaves to the plain one, which takes half a microsecond for each."""
-
-QUICK_BYTES = 1 << 20
-"""What the slowest codec decompresses in some three milliseconds; the largest batch of clients, by their defaults."""
-
-QUICK_COMPRESSION_BYTES = 128 << 10
-"""What the slowest codec compresses in some five milliseconds."""
+from lowtide.storage.log.validation_rules import (
+    MAXIMUM_DECOMPRESSED_BYTES,
+    QUICK_BYTES,
+    QUICK_COMPRESSION_BYTES,
+    QUICK_HEADERS,
+    QUICK_RECORDS,
+    ValidationRules,
+)
 
 DEFAULT_LAG_TIME_MAX_MS = 30_000
 """Kafka's default of `replica.lag.time.max.ms`."""
@@ -76,12 +71,12 @@ class Partition:
         "follower_reads",
         "former_replicas",
         "in_sync_replicas",
-        "is_internal",
         "is_leader",
         "lag_time_max_ms",
         "leader_epoch",
         "leader_id",
         "leadership",
+        "led_since",
         "local_broker_id",
         "log",
         "replicas",
@@ -110,7 +105,6 @@ class Partition:
         """
         self.topic_partition = topic_partition
         self.traffic = Traffic() if traffic is None else traffic
-        self.is_internal = topic_partition.topic in INTERNAL_TOPICS
         self.topic_id = topic_id
         self.local_broker_id = local_broker_id
         self.log = log
@@ -119,6 +113,8 @@ class Partition:
         self.is_leader = False
         """Whether this broker leads the partition in the current leader epoch."""
         self.leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
+        self.led_since: LeaderEpoch = NO_LEADER_EPOCH
+        """The leader epoch in which the leader began to lead: the next one, as after a removal, ends nothing that it promised."""
         self.replicas: tuple[BrokerId, ...] = ()
         self.in_sync_replicas: tuple[BrokerId, ...] = ()
         self.lag_time_max_ms = lag_time_max_ms
@@ -148,7 +144,9 @@ class Partition:
             quick_compression_bytes=QUICK_COMPRESSION_BYTES,
         )
         self.rules_without_zstd = msgspec.structs.replace(self.rules, allow_zstd=False)
-        self.small_batch_bytes = 0 if self.is_internal or config.asks_for_flushes else self.rules.unchanged_bytes
+        self.small_batch_bytes = (
+            0 if self.topic_partition.topic in INTERNAL_TOPICS or config.asks_for_flushes else self.rules.unchanged_bytes
+        )
 
     def move_to(self, log: Log) -> None:
         """The log is in another directory from now on; it has the same records."""
@@ -165,6 +163,8 @@ class Partition:
         leader_epoch = state.leader_epoch
         assert leader_epoch >= self.leader_epoch, f"{self.topic_partition}: leader epoch falls from {self.leader_epoch} to {leader_epoch}"
         changed = leader_epoch != self.leader_epoch or state.leader != self.leader_id
+        if state.leader != self.leader_id or leader_epoch > self.leader_epoch + 1:  # Another may have led in an epoch between.
+            self.led_since = leader_epoch
         self.leader_id, self.leader_epoch = state.leader, leader_epoch
         self.is_leader = self.leader_id == self.local_broker_id
         note_removals(self, state, image, now_ms, is_new=changed)

@@ -95,7 +95,7 @@ def _checked(replicas: ReplicaManager, key: TopicPartition, offset: Offset) -> D
     return DeleteRow(
         key=key,
         partition=partition,
-        leader_epoch=partition.leader_epoch,
+        led_since=partition.led_since,
         offset=target,
         old_log_start_offset=partition.log.log_start_offset,
     )

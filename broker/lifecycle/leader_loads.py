@@ -19,6 +19,7 @@ from lowtide.protocol.types import BrokerEpoch, BrokerId, TopicPartition
 from lowtide.replication.elections import steady_epochs
 from lowtide.replication.leader_balance import REPORT_INTERVAL_MS, BrokerLoad, LeaderMove, PartitionLoad
 from lowtide.replication.leader_moves import can_receive, plan_leader_move
+from lowtide.replication.topic_names import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
     from lowtide.broker.context import BrokerContext
@@ -103,7 +104,7 @@ class LeaderLoads:
 
     def _receivers(self, partition: Partition, steady: Mapping[BrokerId, BrokerEpoch]) -> tuple[BrokerId, ...]:
         """Those of this machine that could lead it. Internal topics stay: their coordinators would move with them."""
-        if not partition.is_leader or partition.is_internal or len(partition.replicas) == 1:
+        if not partition.is_leader or partition.topic_partition.topic in INTERNAL_TOPICS or len(partition.replicas) == 1:
             return ()
         image, (topic_name, number) = self._context.metadata.image, partition.topic_partition
         topic = image.topics.get(topic_name)

@@ -15,6 +15,18 @@ MAXIMUM_DECOMPRESSED_BYTES = 128 << 20
 MAX_RECORDS = 1_000_000
 """Records of one batch, for compressed ones cost a sender nothing. Clients write ten thousand; Kafka's bound is the batch's size."""
 
+QUICK_RECORDS = 10_000
+"""Also librdkafka's `batch.num.messages`. Records of all sizes are walked at a microsecond and a half each."""
+
+QUICK_HEADERS = 10_000
+"""Those of batches that the compiled walk leaves to the plain one, which takes half a microsecond for each."""
+
+QUICK_BYTES = 1 << 20
+"""What the slowest codec decompresses in some three milliseconds; the largest batch of clients, by their defaults."""
+
+QUICK_COMPRESSION_BYTES = 128 << 10
+"""What the slowest codec compresses in some five milliseconds."""
+
 TARGET_CODECS = {
     "uncompressed": Compression.NONE,
     "gzip": Compression.GZIP,

@@ -122,7 +122,11 @@ def appended(machine: Machine) -> int:
     broker = machine.broker
     if broker is None or broker.replicas is None:
         return 0
-    return sum(partition.traffic.produce_requests for partition in broker.replicas.partitions.values() if not partition.is_internal)
+    return sum(
+        partition.traffic.produce_requests
+        for partition in broker.replicas.partitions.values()
+        if not partition.topic_partition.topic.startswith("__")
+    )
 
 
 @pytest.mark.parametrize("moves", [True, False])

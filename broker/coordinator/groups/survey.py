@@ -44,7 +44,7 @@ async def survey(coordinator: GroupCoordinator, asked: Sequence[ConsumedOffsetsT
     return DescribeConsumedOffsetsResponse(
         error_code=ErrorCode.NONE,
         coordinators=[
-            SurveyedCoordinator(partition_index=shard.number, leader_epoch=shard.leader_epoch)
+            SurveyedCoordinator(partition_index=shard.number, leader_epoch=shard.partition.leader_epoch)
             for shard in kept
             if shard.leads and not shard.unloaded
         ],

@@ -65,7 +65,7 @@ class CoordinatorRuntime(Generic[S]):
         partition = self._replicas.find(self.topic, number)
         shard = self.shards.get(number)
         # As `Shard.leads`, without a call: many requests come by. What `find` returns has a log that is online.
-        if shard is not None and (led := shard.partition) is partition and led.is_leader and led.leader_epoch == shard.leader_epoch:
+        if shard is not None and (led := shard.partition) is partition and led.is_leader and led.led_since == shard.led_since:
             return shard if shard.loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         if shard is not None:
             self._unload(shard)

@@ -90,11 +90,11 @@ class Waiting(msgspec.Struct):
 
 
 class Shard(Generic[S]):
-    """The state of one coordinator's partition. It belongs to one leadership: a new leader epoch has a new one."""
+    """The state of one coordinator's partition. It belongs to one leadership (`Partition.led_since`): another one has a new state."""
 
     __slots__ = (
         "is_asking",
-        "leader_epoch",
+        "led_since",
         "loaded",
         "number",
         "partition",
@@ -108,7 +108,7 @@ class Shard(Generic[S]):
     def __init__(self, number: int, partition: Partition, state: S) -> None:
         self.number = number
         self.partition = partition
-        self.leader_epoch: LeaderEpoch = partition.leader_epoch
+        self.led_since: LeaderEpoch = partition.led_since
         self.state = state
         """What is coordinated: the groups of this partition, or its transactions."""
         self.loaded = False
@@ -122,9 +122,9 @@ class Shard(Generic[S]):
 
     @property
     def leads(self) -> bool:
-        """Whether this broker still leads the partition, in the epoch that this state is of."""
+        """Whether this broker still leads the partition, by the leadership that this state is of."""
         partition = self.partition
-        return partition.leader_epoch == self.leader_epoch and partition.is_leader and not partition.log.offline
+        return partition.led_since == self.led_since and partition.is_leader and not partition.log.offline
 
     @property
     def commits_at_once(self) -> bool:

@@ -85,7 +85,7 @@ class TransactionCoordinator:
             transaction.producer_id,
             transaction.producer_epoch,
             transaction.state is TransactionState.PREPARE_COMMIT,
-            shard.leader_epoch,
+            shard.led_since,
             transaction.bumps_epochs,
         )
         self._sender.tell(

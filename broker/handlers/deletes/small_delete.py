@@ -17,6 +17,7 @@ from lowtide.protocol import native
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import TopicPartition
 from lowtide.replication.partition import Partition
+from lowtide.replication.topic_names import INTERNAL_TOPICS
 from lowtide.storage.directory.log_starts import LogStartIncrement
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class SmallDeletes:
         """
         client_id, topic, index, offset, timeout_ms, leader_only, answer = asked
         partition = self._replicas.find(topic, index)
-        if not isinstance(partition, Partition) or partition.is_internal:
+        if not isinstance(partition, Partition) or topic in INTERNAL_TOPICS:
             return None
         log = partition.log
         if offset <= log.log_start_pending or isinstance(partition.check_delete(offset), ErrorCode):
@@ -53,7 +54,7 @@ class SmallDeletes:
         row = DeleteRow(
             key=TopicPartition(topic, index),
             partition=partition,
-            leader_epoch=partition.leader_epoch,
+            led_since=partition.led_since,
             offset=offset,
             old_log_start_offset=old_log_start_offset,
         )

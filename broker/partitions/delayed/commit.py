@@ -41,7 +41,7 @@ class CommittingReplicas(Protocol):
 class CommitWait(DelayedRequest):
     """Waits for the high watermark of one partition, and its flush if that is due, within the leadership that created it."""
 
-    __slots__ = ("_callback", "_deadline_ms", "_leader_epoch", "_offset", "_partition", "_queue", "_replicas")
+    __slots__ = ("_callback", "_deadline_ms", "_led_since", "_offset", "_partition", "_queue", "_replicas")
 
     def __init__(
         self, replicas: CommittingReplicas, partition: Partition, offset: Offset, callback: Callable[[ErrorCode], None], deadline_ms: int
@@ -50,7 +50,7 @@ class CommitWait(DelayedRequest):
         super().__init__()
         self._replicas = replicas
         self._partition = partition
-        self._leader_epoch = partition.leader_epoch
+        self._led_since = partition.led_since
         self._offset = offset
         self._callback = callback
         self._deadline_ms = deadline_ms
@@ -101,6 +101,6 @@ class CommitWait(DelayedRequest):
         found = self._replicas.find(*partition.topic_partition)
         if isinstance(found, ErrorCode):
             return found
-        if found is not partition or not partition.is_leader or partition.leader_epoch != self._leader_epoch:
+        if found is not partition or not partition.is_leader or partition.led_since != self._led_since:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return ErrorCode.NONE if committed_end(partition.log) >= self._offset else None

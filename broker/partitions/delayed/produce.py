@@ -24,7 +24,7 @@ class ProduceWait(msgspec.Struct):
     """One appended batch: `end_offset` (exclusive) must be flushed, or committed, or both, before `answer` may be sent."""
 
     partition: Partition
-    leader_epoch: LeaderEpoch
+    led_since: LeaderEpoch
     end_offset: Offset
     answer: PartitionProduceResponse
     flushes: bool
@@ -121,7 +121,7 @@ class DelayedProduce(DelayedRequest):
             wait.flushes = False
             if not wait.commits and (self._replicas.is_fenced is None or not self._replicas.is_fenced()):
                 return True
-        if found is not partition or (wait.commits and not (partition.is_leader and partition.leader_epoch == wait.leader_epoch)):
+        if found is not partition or (wait.commits and not (partition.is_leader and partition.led_since == wait.led_since)):
             _fail(wait.answer, found if isinstance(found, ErrorCode) else ErrorCode.NOT_LEADER_OR_FOLLOWER)
             return True
         if wait.commits and partition.log.high_watermark >= wait.end_offset:

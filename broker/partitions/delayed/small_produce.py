@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class DelayedSmallProduce(DelayedRequest):
     """A Produce request of one batch that waits for followers."""
 
-    __slots__ = ("_answer", "_deadline_ms", "_end_offset", "_leader_epoch", "_partition", "_plainly", "_replicas", "pending")
+    __slots__ = ("_answer", "_deadline_ms", "_end_offset", "_led_since", "_partition", "_plainly", "_replicas", "pending")
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class DelayedSmallProduce(DelayedRequest):
         super().__init__()
         self._replicas = replicas
         self._partition = partition
-        self._leader_epoch = partition.leader_epoch
+        self._led_since = partition.led_since
         self._end_offset = end_offset
         self._answer = answer
         self._deadline_ms = deadline_ms
@@ -56,7 +56,7 @@ class DelayedSmallProduce(DelayedRequest):
         if (
             partition.log.high_watermark >= self._end_offset
             and partition.is_leader
-            and partition.leader_epoch == self._leader_epoch
+            and partition.led_since == self._led_since
             and partition.may_have_enough_in_sync
             and self._replicas.find(*partition.topic_partition) is partition
         ):

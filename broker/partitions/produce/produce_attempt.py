@@ -30,9 +30,10 @@ from lowtide.protocol.messages.produce import (
 )
 from lowtide.protocol.records import TRANSACTIONAL_BIT
 from lowtide.protocol.types import ZERO_TOPIC_ID, BrokerId
-from lowtide.replication.partition import QUICK_BYTES, Partition
+from lowtide.replication.partition import Partition
+from lowtide.replication.topic_names import INTERNAL_TOPICS
 from lowtide.storage.log.rejections import Rejection
-from lowtide.storage.log.validation_rules import ValidationRules
+from lowtide.storage.log.validation_rules import QUICK_BYTES, ValidationRules
 from lowtide.storage.log.validator import ValidatedBatch, validate_produce
 from lowtide.storage.log.verifications import Verification
 
@@ -193,7 +194,7 @@ class ProduceAttempt(msgspec.Struct):
             self.misdirected = True
             self.replicas.traffic.errors["Produce", ErrorCode.NOT_LEADER_OR_FOLLOWER] += 1
             return refused_for_now(index, ErrorCode.NOT_LEADER_OR_FOLLOWER, partition, records, self.now_ms)
-        if partition.is_internal:
+        if partition.topic_partition.topic in INTERNAL_TOPICS:
             return self._count(partition, failed(index, ErrorCode.INVALID_TOPIC_EXCEPTION))
         if partition.leadership is not None and self.acks == _ACKS_ALL and not partition.has_enough_in_sync:
             return self._count(partition, refused_for_now(index, ErrorCode.NOT_ENOUGH_REPLICAS, partition, records, self.now_ms))
@@ -225,7 +226,7 @@ class ProduceAttempt(msgspec.Struct):
         if flush_is_due:
             self.replicas.flush(partition)
         if flush_is_due or commits:
-            self.waits.append(ProduceWait(partition, partition.leader_epoch, end_offset, response, flush_is_due, commits))
+            self.waits.append(ProduceWait(partition, partition.led_since, end_offset, response, flush_is_due, commits))
         return response
 
     def answer(self, responses: list[TopicProduceResponse]) -> ProduceResponse | Pending[ProduceResponse] | None:

@@ -82,7 +82,7 @@ class SmallProduce:
         answer = self._write(version, correlation_id, topic, index, appended.base_offset, appended.log_append_time_ms, start_offset)
         if acks == 1 or log.high_watermark > appended.last_offset or answer is None:
             return answer
-        plainly = partial(self._wait, asked, partition, partition.leader_epoch, appended, start_offset, client.listener_name)
+        plainly = partial(self._wait, asked, partition, partition.led_since, appended, start_offset, client.listener_name)
         return self._when_committed(partition, appended, answer, timeout_ms, plainly)
 
     def handle_run(self, asked: Run, buffer: memoryview, client: Client) -> tuple[bytes | list[Any], int, int] | None:
@@ -113,13 +113,13 @@ class SmallProduce:
         """The answers to requests whose batches were appended together, when all replicas in sync have them."""
         promised: list[Any] = []
         version, _, acks, _, topic, index, *_, timeout_ms = asked
-        leader_epoch, log_start = partition.leader_epoch, partition.log.log_start_offset
+        led_since, log_start = partition.led_since, partition.log.log_start_offset
         for answer, offset, (start, crc, fields), client in zip(
             _single(answers, len(clients)), base_offsets, asked[10], clients, strict=True
         ):
             appended = AppendedBatch(offset, offset + fields[1], NO_TIMESTAMP)
             single: Asked = (version, 0, acks, timeout_ms, topic, index, start, crc, 0, fields, None)
-            plainly = partial(self._wait, single, partition, leader_epoch, appended, log_start, client.listener_name)
+            plainly = partial(self._wait, single, partition, led_since, appended, log_start, client.listener_name)
             promised.append(self._when_committed(partition, appended, answer, timeout_ms, plainly))
         return promised
 
@@ -185,7 +185,7 @@ class SmallProduce:
         self,
         asked: Asked,
         partition: Partition,
-        leader_epoch: LeaderEpoch,
+        led_since: LeaderEpoch,
         appended: AppendedBatch,
         log_start_offset: Offset,
         listener_name: str,
@@ -199,7 +199,7 @@ class SmallProduce:
             log_append_time_ms=appended.log_append_time_ms,
             log_start_offset=log_start_offset,
         )
-        wait = ProduceWait(partition, leader_epoch, appended.last_offset + 1, row, flushes=False, commits=True)
+        wait = ProduceWait(partition, led_since, appended.last_offset + 1, row, flushes=False, commits=True)
         listener = listener_name if version >= CURRENT_LEADER_SINCE else None
         return delayed_produce(self._parts, _response(asked, row), [wait], timeout_ms, listener)
 

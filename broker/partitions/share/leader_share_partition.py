@@ -92,15 +92,15 @@ class SharePorts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeaderSharePartition:
-    """One share partition, from its first fetch under a leader epoch on."""
+    """One share partition, from its first fetch under a leadership on."""
 
-    __slots__ = ("_answers", "_ports", "_timer", "_timer_ms", "_waiting", "error", "leader_epoch", "partition", "place", "state")
+    __slots__ = ("_answers", "_ports", "_timer", "_timer_ms", "_waiting", "error", "led_since", "partition", "place", "state")
 
     def __init__(self, place: SharePlace, partition: Partition, ports: SharePorts) -> None:
         """Begin to load it. This broker leads the partition."""
         self.place = place
         self.partition = partition
-        self.leader_epoch = partition.leader_epoch
+        self.led_since = partition.led_since
         self.state: SharePartition | None = None
         """None while it loads."""
         self.error = ErrorCode.NONE
@@ -189,8 +189,8 @@ class LeaderSharePartition:
             self._wake()
 
     def check(self) -> None:
-        """End it where this broker doesn't lead the partition any more, or in another leader epoch."""
-        if not (self._ports.leads(self.partition) and self.partition.leader_epoch == self.leader_epoch):
+        """End it where this broker doesn't lead the partition any more, or by another leadership."""
+        if not (self._ports.leads(self.partition) and self.partition.led_since == self.led_since):
             self.end(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def end(self, error: ErrorCode) -> None:
@@ -213,7 +213,7 @@ class LeaderSharePartition:
         stored: StoredState | ErrorCode = ErrorCode.COORDINATOR_NOT_AVAILABLE
         tries = 0
         while not self.has_ended:
-            stored = await self._ports.keeper.read(self.place, self.leader_epoch)
+            stored = await self._ports.keeper.read(self.place, self.led_since)
             if not isinstance(stored, ErrorCode) or stored in _FENCED:
                 break
             await asyncio.sleep(RETRY_MS[min(tries, len(RETRY_MS) - 1)] / 1000)
@@ -258,7 +258,7 @@ class LeaderSharePartition:
         for tries in range(WRITES_MAX):
             if self.has_ended:
                 return
-            error = await self._ports.keeper.write(self.place, self.leader_epoch, state.state_epoch, write)
+            error = await self._ports.keeper.write(self.place, self.led_since, state.state_epoch, write)
             if error == ErrorCode.NONE or error in _FENCED:
                 break
             await asyncio.sleep(RETRY_MS[min(tries, len(RETRY_MS) - 1)] / 1000)

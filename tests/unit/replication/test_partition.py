@@ -75,11 +75,9 @@ def test_a_new_partition_has_no_leader_and_serves_nobody() -> None:
     assert not partition.watchers
 
 
-def test_internal_topics_are_known_and_batches_of_theirs_are_never_small() -> None:
+def test_batches_of_internal_topics_are_never_small() -> None:
     """Nor are those of topics that ask for flushes."""
-    assert hosted(name="__consumer_offsets").is_internal
     assert hosted(name="__consumer_offsets").small_batch_bytes == 0
-    assert not hosted().is_internal
     assert hosted().small_batch_bytes > 0
     assert hosted(config=LogConfig(flush_messages=1)).small_batch_bytes == 0
 
@@ -111,6 +109,22 @@ def test_become_tells_whether_the_leadership_changed() -> None:
     assert partition.is_leader
     with pytest.raises(AssertionError, match="leader epoch falls"):
         partition.become(state(OURS, 5), IMAGE, 0)
+
+
+def test_a_leader_that_leads_in_the_next_epoch_too_leads_since_the_first() -> None:
+    """Between two epochs that follow each other no other broker can have led; where one wasn't seen here, another may have."""
+    partition = led()
+    since = partition.leader_epoch
+    assert partition.led_since == since
+    for epoch in (since, since + 1, since + 2):
+        partition.become(state(epoch=epoch), IMAGE, 0)
+        assert partition.led_since == since
+    partition.become(state(epoch=since + 4), IMAGE, 0)
+    assert partition.led_since == since + 4
+    partition.become(state(2, since + 5), IMAGE, 0)
+    assert partition.led_since == since + 5, "another leader"
+    partition.become(state(OURS, since + 6), IMAGE, 0)
+    assert partition.led_since == since + 6, "back here"
 
 
 def test_a_leadership_begins_with_the_leader_epoch_and_ends_with_it() -> None:

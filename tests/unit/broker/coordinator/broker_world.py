@@ -90,7 +90,9 @@ class BrokerWorld:
             log_start_offset=0, log_end_offset=end_offset, high_watermark=end_offset, offline=False, flush_is_due=False,
             config=SimpleNamespace(max_message_bytes=1 << 20), read=lambda *_args, **_values: SimpleNamespace(slice="unread"),
         )  # fmt: skip
-        return SimpleNamespace(topic_partition=key, log=log, leader_epoch=3, is_leader=True, leadership=None, has_enough_in_sync=True)
+        return SimpleNamespace(
+            topic_partition=key, log=log, leader_epoch=3, led_since=3, is_leader=True, leadership=None, has_enough_in_sync=True
+        )  # fmt: skip
 
     def set_topics(self, *topics: TopicImage) -> None:
         """These are all topics from now on, though partitions of others may still be here."""

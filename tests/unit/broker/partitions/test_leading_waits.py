@@ -88,6 +88,63 @@ def test_a_listener_receives_what_ended_the_wait(event: str, error: ErrorCode) -
     simulate(run)
 
 
+@pytest.mark.parametrize("flush_messages", ["1", "9223372036854775807"])
+def test_what_waits_for_replicas_waits_on_when_another_one_is_removed(flush_messages: str) -> None:
+    """Its epoch grows with a removal, and the leader stays: no producer is sent elsewhere, no coordinator forgets what it knows."""
+
+    async def run(world: Leading) -> None:
+        await world.start(2, 3)
+        await world.create_topic("t", (1, 2, 3), flush_messages=flush_messages)
+        await world.produce(1, acks=1)
+        follower = await world.follower(2, end=1)
+        await follower.fetch()
+        waiting = [
+            asyncio.ensure_future(world.send_produce(timeout_ms=5000, client=await world.connect()))  # noqa: TID251
+            for _ in range(2)
+        ]
+        told: list[ErrorCode] = []
+        await asyncio.sleep(SOON_S)
+        assert world.partition().log.log_end_offset == 3
+        world.replicas.when_committed(world.partition(), 3, told.append)
+        mine = world.image().isr_epochs[0]
+        await world.change(replicas=(1, 2), isr=(1, 2), isr_epochs=(mine, world.epochs[2]), leader_epoch=1)
+        await asyncio.sleep(SOON_S)
+        assert not any(produced.done() for produced in waiting)
+        assert told == []
+        await follower.catch_up()
+        rows = [await produced for produced in waiting]
+        assert [row.error_code for row in rows] == [NONE, NONE]
+        assert sorted(row.base_offset for row in rows) == [1, 2]
+        assert told == [NONE]
+
+    simulate(run)
+
+
+def test_a_delete_waits_on_when_a_replica_is_removed() -> None:
+    """For the replicas that are left, by what they report in the new epoch."""
+
+    async def run(world: Leading) -> None:
+        await world.start(2, 3)
+        await world.create_topic("t", (1, 2, 3))
+        followers = [await world.follower(broker_id, end=2) for broker_id in (2, 3)]
+        await world.produce(2, acks=1)
+        for follower in followers:
+            await follower.catch_up()
+        deleted = asyncio.ensure_future(world.delete(2, timeout_ms=5000))  # noqa: TID251
+        await asyncio.sleep(SOON_S)
+        mine = world.image().isr_epochs[0]
+        await world.change(replicas=(1, 2), isr=(1, 2), isr_epochs=(mine, world.epochs[2]), leader_epoch=1)
+        await world.fence(3)
+        await asyncio.sleep(SOON_S)
+        assert not deleted.done()
+        followers[0].start = 2
+        await followers[0].fetch()
+        row = await deleted
+        assert (row.error_code, row.low_watermark) == (NONE, 2)
+
+    simulate(run)
+
+
 def test_no_listener_is_called_for_another_partition_of_the_same_name() -> None:
     async def run(world: Leading) -> None:
         await begin(world)

@@ -167,7 +167,7 @@ class Coordinator:
         self.survey_turn = asyncio.Lock()
         self.broker = SimpleNamespace(turns=ONE_SLICE)
         self.shards = [
-            SimpleNamespace(number=number, leader_epoch=10 + number, state=groups, unloaded=False, leads=True)
+            SimpleNamespace(number=number, partition=SimpleNamespace(leader_epoch=10 + number), state=groups, unloaded=False, leads=True)
             for number, groups in enumerate(shards)
         ]
 

@@ -57,7 +57,7 @@ def partition_of(number: int, **fields: Any) -> Any:
         config=SimpleNamespace(max_message_bytes=1 << 20),
     )  # fmt: skip
     made = {
-        "topic_partition": TopicPartition(TOPIC, number), "log": log, "leader_epoch": 5, "is_leader": True, "leadership": None,
+        "topic_partition": TopicPartition(TOPIC, number), "log": log, "led_since": 5, "is_leader": True, "leadership": None,
         "has_enough_in_sync": True,
     }  # fmt: skip
     return SimpleNamespace(**(made | fields))

@@ -36,10 +36,18 @@ def test_a_partition_that_is_led_has_one_state(world: World) -> None:
     shard = world.shard()
     assert world.shard() is shard
     assert shard.state.events == ["loaded"]
-    assert (shard.number, shard.partition, shard.leader_epoch) == (0, world.replicas.partitions[0], 5)
+    assert (shard.number, shard.partition, shard.led_since) == (0, world.replicas.partitions[0], 5)
 
 
-@pytest.mark.parametrize(("changed", "leads"), [({"leader_epoch": 6}, True), ({"is_leader": False}, False)])
+def test_the_state_of_a_leadership_lasts_over_leader_epochs(world: World) -> None:
+    """As after the removal of a replica: the log is the same."""
+    shard = world.shard()
+    world.replicas.partitions[0].leader_epoch = 6
+    assert world.shard() is shard
+    assert shard.leads
+
+
+@pytest.mark.parametrize(("changed", "leads"), [({"led_since": 6}, True), ({"is_leader": False}, False)])
 def test_the_state_of_another_leadership_is_not_used(world: World, changed: dict[str, Any], leads: bool) -> None:
     shard = world.shard()
     for name, value in changed.items():

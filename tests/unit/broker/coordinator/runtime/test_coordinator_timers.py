@@ -65,7 +65,7 @@ def test_no_timer_acts_in_another_leadership(world: World, moved: str) -> None:
     shard = world.shard()
     schedule(world, shard, "a", 200)
     if moved == "epoch":
-        shard.partition.leader_epoch += 1
+        shard.partition.led_since += 1
     elif moved == "another partition":
         world.replicas.partitions[0] = partition_of(0)
     world.fire(200)

@@ -180,7 +180,7 @@ def test_a_batch_says_what_its_bytes_say(producer: tuple[int, int] | None):
 def shard_of(**fields: Any) -> Shard[Any]:
     """A shard of a partition that is led here, but for `fields`."""
     partition: Any = SimpleNamespace(
-        topic_partition=TopicPartition("t", 0), leader_epoch=5, is_leader=True, leadership=None, log=SimpleNamespace(offline=False)
+        topic_partition=TopicPartition("t", 0), led_since=5, is_leader=True, leadership=None, log=SimpleNamespace(offline=False)
     )
     shard: Shard[Any] = Shard(0, partition, None)
     for name, value in fields.items():
@@ -190,7 +190,7 @@ def shard_of(**fields: Any) -> Shard[Any]:
 
 def test_a_shard_belongs_to_one_leadership():
     assert shard_of().leads
-    assert not shard_of(leader_epoch=6).leads
+    assert not shard_of(led_since=6).leads
     assert not shard_of(is_leader=False).leads
     assert not shard_of(log=SimpleNamespace(offline=True)).leads
 

@@ -29,7 +29,7 @@ class Replicas:
             config=SimpleNamespace(max_message_bytes=max_message_bytes),
         )  # fmt: skip
         self.partition: Any = SimpleNamespace(
-            topic_partition=TopicPartition(TOPIC, 0), log=self.log, leader_epoch=0, is_leader=True, leadership=None, has_enough_in_sync=True
+            topic_partition=TopicPartition(TOPIC, 0), log=self.log, led_since=0, is_leader=True, leadership=None, has_enough_in_sync=True
         )
 
     def find(self, _topic: str, _partition: int) -> Any:

@@ -254,7 +254,7 @@ def test_what_could_not_be_read_is_not_used(fails: str, unloaded: bool) -> None:
 
 def test_a_partition_that_is_led_no_longer_is_not_read_on() -> None:
     world = World(Log(batch(0, b"1"), batch(1, b"2")), buffer_bytes=1)
-    world.shard.partition.leader_epoch += 1
+    world.shard.partition.led_since += 1
     world.run()
     assert (world.outcomes, world.applied, len(world.log.reads)) == (["failed"], rows(0, b"1"), 1)
 

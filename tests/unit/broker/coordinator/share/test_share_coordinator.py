@@ -95,7 +95,7 @@ def test_the_log_is_cut_forward_within_what_is_committed(start_offset: int, *, i
 def test_the_log_of_another_leadership_is_not_cut() -> None:
     world = World(HERE)
     shard = world.initialize_in(0)
-    world.partition().leader_epoch += 1
+    world.partition().led_since += 1
     world.coordinator.prune(shard.state, 1)
     assert world.cut == []
 

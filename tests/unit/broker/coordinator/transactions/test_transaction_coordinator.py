@@ -116,7 +116,7 @@ def test_a_coordinator_that_another_has_followed_sends_no_end() -> None:
     world = World(HERE)
     world.begin()
     world.end()
-    world.partitions[KEY].leader_epoch += 1
+    world.partitions[KEY].led_since += 1
     world.run()
     assert not world.markers
 
@@ -140,7 +140,7 @@ def test_an_end_that_all_partitions_have_is_completed_by_its_own_coordinator_onl
     world.begin()
     ending = world.end()
     kept = list(world.appended)
-    world.partitions[KEY].leader_epoch += 1
+    world.partitions[KEY].led_since += 1
     world.coordinator._on_told(next(iter(world.coordinator._runtime.shards.values())), ending)
     assert world.appended == kept
 
