@@ -101,6 +101,8 @@ def note_removals(partition: HostedReplica, state: PartitionImage, image: Metada
     """A partition is about to become what `state` says: keep who isn't a replica any more. `is_new`: the leadership is."""
     if partition.former_replicas is not None and is_new:
         partition.former_replicas.begin_again(now_ms)
+    if partition.replicas == state.replicas:
+        return
     removed = set(partition.replicas) - {*state.replicas, partition.local_broker_id}
     if removed and partition.former_replicas is None:
         partition.former_replicas = FormerReplicas(partition.topic_id, partition.topic_partition.partition, partition.lag_time_max_ms)

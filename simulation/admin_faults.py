@@ -91,15 +91,12 @@ async def leave_while_waiting(cluster: ClusterWorld) -> None:
     if machine is None or not replicas:
         return
     cluster.excuses.begin(machine.broker_id)
-    others = [other.host for other in cluster.machines if other is not machine]
-    for host in others:
-        cluster.loop.network.cut(machine.host, host, both_ways=True)
+    cluster.cut_off(machine)
     machine.link.requests_are_cut = machine.link.answers_are_cut = True
     cluster.note(f"{machine.host} is cut off from the other brokers and from the store")
     await cluster.sleep(0.5, 2.5)
     machine.link.requests_are_cut = machine.link.answers_are_cut = False
-    for host in others:
-        cluster.loop.network.heal(machine.host, host)
+    cluster.reach_again(machine)
     machine.slow_disk((50.0, 400.0))
     cluster.note(f"{machine.host} is reached again, and its disk is slow")
     if await _is_busy(machine, TopicPartition(topic, number)) and await reassign(cluster, topic, number, replicas):
@@ -119,9 +116,7 @@ async def late_removal(cluster: ClusterWorld) -> None:
     if not replicas:
         return
     cluster.excuses.begin(machine.broker_id)
-    others = [other.host for other in cluster.machines if other is not machine]
-    for host in others:
-        cluster.loop.network.cut(machine.host, host, both_ways=True)
+    cluster.cut_off(machine)
     machine.link.watch_lag_ms = (500.0, 1500.0)
     cluster.note(f"{machine.host} is cut off from the other brokers, and its watches lag")
     is_removed = await reassign(cluster, topic, number, replicas)
@@ -129,8 +124,7 @@ async def late_removal(cluster: ClusterWorld) -> None:
     comes_back = is_removed and cluster.random.random() < 0.5  # noqa: PLR2004
     if not comes_back:
         await cluster.sleep(0.5, 4.0)
-    for host in others:
-        cluster.loop.network.heal(machine.host, host)
+    cluster.reach_again(machine)
     cluster.note(f"{machine.host} is reached again")
     if comes_back and await reassign(cluster, topic, number, list(state.replicas)):
         cluster.effects["late removal that was taken back"] += 1

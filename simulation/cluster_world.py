@@ -178,6 +178,18 @@ class ClusterWorld:
         """What this machine has not flushed may be lost."""
         self.invariants.promises.on_power_cut(machine)
 
+    def cut_off(self, machine: Machine) -> None:
+        """Nothing travels any more between a broker and the others, either way."""
+        for other in self.machines:
+            if other is not machine:
+                self.loop.network.cut(machine.host, other.host)
+
+    def reach_again(self, machine: Machine) -> None:
+        """Undo it; what was held back arrives."""
+        for other in self.machines:
+            if other is not machine:
+                self.loop.network.heal(machine.host, other.host)
+
     def kill(self, machine: Machine, *, power: bool = False) -> None:
         """The process dies, or the machine."""
         if power:

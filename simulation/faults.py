@@ -275,16 +275,13 @@ async def late_shutdown(cluster: ClusterWorld) -> None:
     if machine is None:
         return
     cluster.excuses.begin(machine.broker_id)
-    network, life = cluster.loop.network, machine.lives
-    others = [other.host for other in cluster.machines if other is not machine]
-    for host in others:
-        network.cut(machine.host, host, both_ways=True)
+    life = machine.lives
+    cluster.cut_off(machine)
     machine.link.watch_lag_ms = (500.0, 1500.0)
-    cluster.note(f"{machine.host} is cut off from {', '.join(others)}, and its watches lag")
+    cluster.note(f"{machine.host} is cut off from the other brokers, and its watches lag")
     machine.stop()
     await cluster.sleep(*LONG_S)
-    for host in others:
-        network.heal(machine.host, host)
+    cluster.reach_again(machine)
     machine.link.watch_lag_ms = (0.0, 1.0)
     cluster.note(f"{machine.host} is reached again")
     cluster.excuses.end(machine.broker_id)
