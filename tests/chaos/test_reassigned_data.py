@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -120,8 +120,12 @@ class Client:
                 await asyncio.sleep(0.01)
 
     def files(self, broker_id: int) -> dict[str, bytes]:
-        folder = self._folder(Path(self._cluster.data_directory), broker_id)
-        return {file.name: file.read_bytes() for file in sorted(folder.glob("*.log"))}
+        """The segments of a broker by their names; one that is deleted meanwhile is left out."""
+        found: dict[str, bytes] = {}
+        for file in sorted(self._folder(Path(self._cluster.data_directory), broker_id).glob("*.log")):
+            with suppress(FileNotFoundError):
+                found[file.name] = file.read_bytes()
+        return found
 
     def _folder(self, root: Path, broker_id: int) -> Path:
         return root / f"broker-{broker_id}" / f"{self.name}-0"

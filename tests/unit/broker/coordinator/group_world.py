@@ -6,6 +6,7 @@ import copy
 import random
 from typing import Any
 
+from lowtide.broker.coordinator.classic.classic_group import ClassicGroup
 from lowtide.broker.coordinator.classic.joining import Client
 from lowtide.broker.coordinator.consumer.topic_view import TopicView
 from lowtide.broker.coordinator.group_settings import GroupSettings
@@ -67,6 +68,12 @@ class World:
     def make_groups(self, settings: GroupSettings, seed: int, topics: TopicView | None = None) -> Groups:
         """The groups under test."""
         return Groups(settings, random.Random(seed), topics=topics)
+
+    @property
+    def classic_group(self) -> ClassicGroup:
+        """The group `GROUP`, of classic members."""
+        group: ClassicGroup = self.groups.by_id[GROUP]
+        return group
 
     def _loaded(self) -> Effects:
         effects = self.effects()

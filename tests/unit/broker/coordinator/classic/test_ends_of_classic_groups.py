@@ -6,7 +6,6 @@ import random
 
 import pytest
 
-from lowtide.broker.coordinator.classic.classic_group import ClassicGroup
 from lowtide.broker.coordinator.classic.classic_groups import ClassicGroups
 from lowtide.broker.coordinator.classic.group_state import GroupState
 from lowtide.broker.coordinator.classic.joining import Client
@@ -27,11 +26,6 @@ COMMIT = OffsetCommit(OffsetCommitKey(group=GROUP, topic="t", partition=0), Offs
 @pytest.fixture
 def world() -> World:
     return World()
-
-
-def group_in(world: World) -> ClassicGroup:
-    group: ClassicGroup = world.groups.by_id[GROUP]
-    return group
 
 
 def has_timer(world: World, kind: str, member_id: str = "") -> bool:
@@ -55,7 +49,7 @@ def test_a_member_that_leaves_while_it_waits_for_its_assignment_is_answered(worl
     waiting = world.sync(second, 2)
     world.leave(MemberIdentity(member_id=second))
     assert waiting.error == ErrorCode.UNKNOWN_MEMBER_ID
-    assert group_in(world).state is GroupState.PREPARING_REBALANCE
+    assert world.classic_group.state is GroupState.PREPARING_REBALANCE
 
 
 def test_the_heartbeats_of_a_member_that_left_are_not_awaited(world: World) -> None:
@@ -76,15 +70,15 @@ def test_a_group_with_offsets_stays_when_an_id_is_never_used(world: World) -> No
     world.append(COMMIT)
     world.join()
     world.pass_time(SESSION_MS)
-    assert group_in(world).is_simple
+    assert world.classic_group.is_simple
 
 
 def test_a_group_stays_when_its_first_generation_leaves_before_it_is_recorded(world: World) -> None:
     member_id, _ = world.new_member()
-    assert group_in(world).last_record_offset == -1
-    group = group_in(world)
+    assert world.classic_group.last_record_offset == -1
+    group = world.classic_group
     world.leave(MemberIdentity(member_id=member_id))
-    assert group_in(world) is group
+    assert world.classic_group is group
     assert (group.state, group.generation_id, group.last_record_offset) == (GroupState.EMPTY, 2, 0)
 
 
@@ -111,7 +105,7 @@ def test_a_group_that_is_deleted_leaves_nothing_behind(world: World) -> None:
     [member], _ = world.stable()
     world.leave(MemberIdentity(member_id=member))
     unused = world.join().response.member_id
-    group, effects = group_in(world), world.effects()
+    group, effects = world.classic_group, world.effects()
     assert world.groups.delete_group(GROUP, effects) == ErrorCode.NONE
     world.carry_out(effects)
     assert world.groups.by_id == {}
@@ -137,9 +131,9 @@ def test_nothing_is_awaited_of_a_group_that_is_taken_back(world: World, rejoins:
 def test_a_loaded_group_that_is_too_large_rebalances(world: World) -> None:
     world.stable(2)
     world.settings = GroupSettings(initial_rebalance_delay_ms=0, max_size=2)
-    assert group_in(world.reload()).state is GroupState.STABLE
+    assert world.reload().classic_group.state is GroupState.STABLE
     world.settings = GroupSettings(initial_rebalance_delay_ms=0, max_size=1)
-    assert group_in(world.reload()).state is GroupState.PREPARING_REBALANCE
+    assert world.reload().classic_group.state is GroupState.PREPARING_REBALANCE
 
 
 def test_assignments_that_are_awaited_at_a_deposed_coordinator_are_refused(world: World) -> None:
@@ -149,7 +143,7 @@ def test_assignments_that_are_awaited_at_a_deposed_coordinator_are_refused(world
     waiting = world.sync(second, 2)
     world.holds_commits = True
     leader = world.sync(first, 2, {first: b"1", second: b"2"})
-    group, effects = group_in(world), world.effects()
+    group, effects = world.classic_group, world.effects()
     world.groups.on_unloaded(effects)
     world.carry_out(effects)
     assert leader.error == waiting.error == ErrorCode.NOT_COORDINATOR

@@ -6,7 +6,6 @@ import uuid
 
 import pytest
 
-from lowtide.broker.coordinator.classic.classic_group import ClassicGroup
 from lowtide.broker.coordinator.classic.group_state import GroupState
 from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.member_memory import BROKER_BYTES_MAX, MEMBER_BYTES, bytes_of_member
@@ -29,11 +28,6 @@ def world() -> World:
     return World()
 
 
-def group_in(world: World) -> ClassicGroup:
-    group: ClassicGroup = world.groups.by_id[GROUP]
-    return group
-
-
 def world_with_static(instance_id: str = "i") -> tuple[World, str, str]:
     """A stable group of a dynamic leader and a static follower; their ids."""
     world = World()
@@ -43,7 +37,7 @@ def world_with_static(instance_id: str = "i") -> tuple[World, str, str]:
     static = joining.response.member_id
     world.sync(leader, 2, {leader: b"1", static: b"2"})
     world.sync(static, 2)
-    assert group_in(world).state is GroupState.STABLE
+    assert world.classic_group.state is GroupState.STABLE
     return world, leader, static
 
 
@@ -69,7 +63,7 @@ def test_an_id_that_was_given_to_a_dynamic_member_is_none_of_a_static_one(world:
 @pytest.mark.parametrize(("asked", "kept"), [(REBALANCE_MS, REBALANCE_MS), (0, 0), (-1, SESSION_MS)])
 def test_a_member_without_a_time_for_rebalances_takes_that_of_its_session(world: World, asked: int, kept: int) -> None:
     world.join(version=3, rebalance_ms=asked)
-    assert group_in(world).rebalance_timeout_ms == kept
+    assert world.classic_group.rebalance_timeout_ms == kept
 
 
 # ------------------------------------------------------------------ limits
@@ -77,11 +71,11 @@ def test_an_id_that_finds_the_group_full_is_forgotten() -> None:
     world = World(GroupSettings(initial_rebalance_delay_ms=0, max_size=1))
     unused = world.join().response.member_id
     member = world.join(version=3).response.member_id
-    held_bytes = group_in(world).held_bytes
-    assert list(group_in(world).pending_join) == [unused]
+    held_bytes = world.classic_group.held_bytes
+    assert list(world.classic_group.pending_join) == [unused]
     assert world.join(unused).error == TOO_LARGE
-    assert group_in(world).pending_join == {}
-    assert group_in(world).held_bytes == held_bytes - MEMBER_BYTES
+    assert world.classic_group.pending_join == {}
+    assert world.classic_group.held_bytes == held_bytes - MEMBER_BYTES
     assert world.groups.timers.deadline_of(("heartbeat", GROUP, unused)) is None
     assert world.join(member).error == NONE, "a member of a full group may join again"
 
@@ -126,11 +120,11 @@ def test_a_member_that_says_no_more_than_before_needs_no_room(world: World) -> N
 # ------------------------------------------------------------------ members that join again
 def test_a_leader_that_joins_again_starts_a_rebalance(world: World) -> None:
     [first, second], generation_id = world.stable(2)
-    leader = group_in(world).leader_id
+    leader = world.classic_group.leader_id
     follower = second if leader == first else first
     assert world.join(follower).response.members == []
     again = world.join(leader or "")
-    assert (again.response, group_in(world).state) == (None, GroupState.PREPARING_REBALANCE)
+    assert (again.response, world.classic_group.state) == (None, GroupState.PREPARING_REBALANCE)
     last = world.join(follower)
     assert again.response.generation_id == last.response.generation_id == generation_id + 1
 
@@ -150,9 +144,9 @@ def test_a_repeated_join_while_assignments_are_awaited_is_answered_at_once(world
     world.join(first)
     rows = [[row.member_id for row in world.join(member).response.members] for member in (first, second)]
     assert rows == [[first, second], []]
-    assert group_in(world).generation_id == 2
+    assert world.classic_group.generation_id == 2
     changed = world.join(second, protocols=OTHER)
-    assert (changed.response, group_in(world).state) == (None, GroupState.PREPARING_REBALANCE)
+    assert (changed.response, world.classic_group.state) == (None, GroupState.PREPARING_REBALANCE)
 
 
 def test_a_new_member_may_wait_for_its_first_generation_for_five_minutes(world: World) -> None:
@@ -163,8 +157,8 @@ def test_a_new_member_may_wait_for_its_first_generation_for_five_minutes(world: 
         world.pass_time(5_000)
         world.heartbeat(first, generation_id)
     assert joining.error == UNKNOWN
-    assert group_in(world).state is GroupState.PREPARING_REBALANCE, "the first member has not joined"
-    assert second not in group_in(world).members
+    assert world.classic_group.state is GroupState.PREPARING_REBALANCE, "the first member has not joined"
+    assert second not in world.classic_group.members
 
 
 # ------------------------------------------------------------------ static members
@@ -178,17 +172,17 @@ def test_a_static_follower_that_returns_keeps_its_assignment() -> None:
 
 def test_the_topics_of_a_static_member_that_returns_are_known(world: World) -> None:
     world.join(instance_id="i", protocols=(("range", subscription("t")),))
-    world.sync(group_in(world).leader_id or "", 1, {})
-    assert group_in(world).subscribed == {"t"}
+    world.sync(world.classic_group.leader_id or "", 1, {})
+    assert world.classic_group.subscribed == {"t"}
     world.join(instance_id="i", protocols=(("range", subscription("u")),))
-    assert (group_in(world).state, group_in(world).subscribed) == (GroupState.STABLE, {"u"})
+    assert (world.classic_group.state, world.classic_group.subscribed) == (GroupState.STABLE, {"u"})
 
 
 def test_a_static_member_that_returns_with_another_protocol_starts_a_rebalance(world: World) -> None:
     both = (("a", b""), ("b", b""))
     old = world.join(instance_id="i", protocols=both).response.member_id
     world.sync(old, 1, {})
-    assert group_in(world).protocol_name == "a"
+    assert world.classic_group.protocol_name == "a"
     back = world.join(instance_id="i", protocols=(("b", b""),))
     assert (back.response.generation_id, back.response.protocol_name) == (2, "b")
 
@@ -199,7 +193,7 @@ def test_a_static_member_that_returns_while_assignments_are_awaited_starts_a_reb
     world.join(first)
     waiting = world.sync(joining.response.member_id, 2)
     back = world.join(instance_id="i")
-    assert (waiting.error, back.response, group_in(world).state) == (FENCED, None, GroupState.PREPARING_REBALANCE)
+    assert (waiting.error, back.response, world.classic_group.state) == (FENCED, None, GroupState.PREPARING_REBALANCE)
     world.join(first)
     assert back.response.generation_id == 3
 
@@ -228,7 +222,7 @@ def test_a_static_member_that_returned_waits_for_a_rebalance_that_has_begun_sinc
     back = world.join(instance_id="i")
     world.new_member()
     world.commit()
-    assert (back.response, group_in(world).state) == (None, GroupState.PREPARING_REBALANCE)
+    assert (back.response, world.classic_group.state) == (None, GroupState.PREPARING_REBALANCE)
     world.join(leader)
     assert back.response.generation_id == 3
 
@@ -240,7 +234,7 @@ def test_a_return_that_fails_after_a_rebalance_changes_nothing() -> None:
     world.join(leader)
     member_id = back.response.member_id
     world.commit(ErrorCode.NOT_ENOUGH_REPLICAS)
-    assert group_in(world).static_members == {"i": member_id}
+    assert world.classic_group.static_members == {"i": member_id}
     assert world.heartbeat(member_id, 3, "i") == NONE
 
 
@@ -253,8 +247,8 @@ def test_a_static_member_whose_return_cannot_be_recorded_keeps_its_old_id(waits:
     world.commit(ErrorCode.NOT_ENOUGH_REPLICAS)
     world.append_fails = None
     assert back.error == ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert list(group_in(world).members) == [leader, static]
-    assert group_in(world).members[static].protocols == (("range", b""),)
+    assert list(world.classic_group.members) == [leader, static]
+    assert world.classic_group.members[static].protocols == (("range", b""),)
     assert world.heartbeat(static, 2, "i") == NONE
     heartbeats = [key[2] for key in world.groups.timers._deadlines if key[0] == "heartbeat"]
     assert sorted(heartbeats) == sorted([leader, static])

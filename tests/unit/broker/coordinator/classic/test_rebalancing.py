@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from lowtide.broker.coordinator.classic.classic_group import ClassicGroup
 from lowtide.broker.coordinator.classic.group_state import GroupState
 from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.protocol.errors import ErrorCode
@@ -24,11 +23,6 @@ def world_with_delay(delay_ms: int) -> World:
     return World(GroupSettings(initial_rebalance_delay_ms=delay_ms))
 
 
-def group_in(world: World) -> ClassicGroup:
-    group: ClassicGroup = world.groups.by_id[GROUP]
-    return group
-
-
 def deadline(world: World, kind: str, member_id: str = "") -> int | None:
     return world.groups.timers.deadline_of((kind, GROUP, member_id))  # type: ignore[arg-type]
 
@@ -38,7 +32,7 @@ def beat(world: World, milliseconds: int, *members: str) -> None:
     for _ in range(milliseconds // BEAT_MS):
         world.pass_time(BEAT_MS)
         for member_id in members:
-            world.heartbeat(member_id, group_in(world).generation_id)
+            world.heartbeat(member_id, world.classic_group.generation_id)
 
 
 # ------------------------------------------------------------------ the first delay
@@ -87,9 +81,9 @@ def test_late_members_of_one_first_rebalance_extend_no_other_one() -> None:
     fourth = world.join(version=3)
     world.join(members[0])
     beat(world, REBALANCE_MS, *members[1:])
-    assert list(group_in(world).members) == [members[0], fourth.response.member_id]
+    assert list(world.classic_group.members) == [members[0], fourth.response.member_id]
     world.leave(MemberIdentity(member_id=members[0]), MemberIdentity(member_id=fourth.response.member_id))
-    assert group_in(world).state is GroupState.EMPTY
+    assert world.classic_group.state is GroupState.EMPTY
     last = world.join(version=3)
     world.pass_time(20_000)
     assert last.error == ErrorCode.NONE
@@ -103,7 +97,7 @@ def test_a_member_that_lives_but_does_not_join_again_is_out(world: World) -> Non
     assert joining.response is None
     beat(world, BEAT_MS, first)
     assert (joining.response.generation_id, joining.response.leader) == (generation_id + 1, second)
-    assert list(group_in(world).members) == [second]
+    assert list(world.classic_group.members) == [second]
     assert (deadline(world, "heartbeat", first), deadline(world, "join")) == (None, None)
 
 
@@ -115,7 +109,7 @@ def test_a_rebalance_ends_when_the_last_member_that_is_awaited_is_silent(world: 
     _, joining = world.new_member()
     again = world.join(first)
     beat(world, SESSION_MS, *([third] if lives else []))
-    assert second not in group_in(world).members
+    assert second not in world.classic_group.members
     assert (again.response is None, joining.response is None) == (lives, lives)
     if not lives:
         assert again.response.generation_id == generation_id + 1
@@ -130,7 +124,7 @@ def test_a_rebalance_that_waits_for_an_unused_id_only_ends_with_it(world: World,
     beat(world, SESSION_MS - BEAT_MS, first)
     assert joining.response is None
     beat(world, BEAT_MS, first)
-    assert group_in(world).pending_join == {}
+    assert world.classic_group.pending_join == {}
     assert (joining.response is not None) == rejoins
     assert again is None or again.response.generation_id == generation_id + 1
 
@@ -152,17 +146,17 @@ def test_static_members_alone_keep_their_places_until_their_sessions_end(world: 
     second, _ = world.new_member()
     world.leave(MemberIdentity(member_id=second))
     beat(world, REBALANCE_MS, static)
-    assert (group_in(world).state, group_in(world).generation_id) == (GroupState.PREPARING_REBALANCE, 1)
+    assert (world.classic_group.state, world.classic_group.generation_id) == (GroupState.PREPARING_REBALANCE, 1)
     assert deadline(world, "join") == 2 * REBALANCE_MS
     world.pass_time(SESSION_MS)
-    assert (group_in(world).state, group_in(world).generation_id) == (GroupState.EMPTY, 2)
+    assert (world.classic_group.state, world.classic_group.generation_id) == (GroupState.EMPTY, 2)
 
 
 def test_a_group_that_becomes_empty_is_recorded_and_waits_for_nothing(world: World) -> None:
     [member], _ = world.stable()
     world.leave(MemberIdentity(member_id=member))
     assert [deadline(world, kind) for kind in ("join", "sync")] == [None, None]
-    loaded = group_in(world.reload())
+    loaded = world.reload().classic_group
     assert (loaded.state, loaded.generation_id, loaded.leader_id, loaded.protocol_name) == (GroupState.EMPTY, 2, None, None)
 
 
@@ -172,7 +166,7 @@ def completing(world: World) -> tuple[str, str]:
     [first], _ = world.stable()
     second, _ = world.new_member()
     world.join(first)
-    assert (group_in(world).state, group_in(world).leader_id) == (GroupState.COMPLETING_REBALANCE, first)
+    assert (world.classic_group.state, world.classic_group.leader_id) == (GroupState.COMPLETING_REBALANCE, first)
     return first, second
 
 
@@ -188,7 +182,7 @@ def test_the_wait_for_syncs_ends_with_the_last_of_them(world: World) -> None:
 def test_a_rebalance_ends_the_wait_for_syncs(world: World) -> None:
     completing(world)
     world.new_member()
-    assert (group_in(world).state, deadline(world, "sync")) == (GroupState.PREPARING_REBALANCE, None)
+    assert (world.classic_group.state, deadline(world, "sync")) == (GroupState.PREPARING_REBALANCE, None)
 
 
 def test_a_member_that_waits_for_its_assignment_needs_no_heartbeats(world: World) -> None:
@@ -208,7 +202,7 @@ def test_a_member_that_does_not_sync_in_time_is_out(world: World) -> None:
     waiting = world.sync(second, 2)
     beat(world, REBALANCE_MS, first)
     assert waiting.error == REBALANCES
-    assert (list(group_in(world).members), group_in(world).leader_id) == ([second], second)
+    assert (list(world.classic_group.members), world.classic_group.leader_id) == ([second], second)
     assert deadline(world, "heartbeat", first) is None
 
 
@@ -228,12 +222,12 @@ def test_assignments_of_one_generation_are_none_of_the_next(world: World) -> Non
     world.join(first)
     waiting = world.sync(second, 3)
     world.commit()
-    assert (group_in(world).state, group_in(world).generation_id, waiting.response) == (GroupState.COMPLETING_REBALANCE, 3, None)
+    assert (world.classic_group.state, world.classic_group.generation_id, waiting.response) == (GroupState.COMPLETING_REBALANCE, 3, None)
 
 
 def test_members_of_a_generation_that_is_given_up_have_no_assignments(world: World) -> None:
     first, _ = completing(world)
-    member = group_in(world).members[first]
+    member = world.classic_group.members[first]
     assert member.assignment == first.encode()
     held_bytes = member.held_bytes
     world.join(version=3)
