@@ -129,7 +129,7 @@ class ParkedDeletes:
         partition = replicas.partitions.get(row.key)
         if partition is None or partition is not row.partition:
             return f"{row.key} isn't here any more"
-        if partition.led_since != row.led_since or not partition.is_leader:
+        if partition.leader_epoch != row.leader_epoch or not partition.is_leader:
             return f"{row.key} is led by {partition.leader_id} in epoch {partition.leader_epoch}, accepted in {row.leader_epoch}"
         if partition.log.offline:
             return f"the directory of {row.key} is offline"

@@ -95,7 +95,7 @@ def _checked(replicas: ReplicaManager, key: TopicPartition, offset: Offset) -> D
     return DeleteRow(
         key=key,
         partition=partition,
-        led_since=partition.led_since,
+        leader_epoch=partition.leader_epoch,
         offset=target,
         old_log_start_offset=partition.log.log_start_offset,
     )

@@ -43,7 +43,7 @@ class DeleteRow(msgspec.Struct, kw_only=True):
     key: TopicPartition
     error_code: int = ErrorCode.NONE
     partition: Partition | None = None
-    led_since: LeaderEpoch = -1
+    leader_epoch: LeaderEpoch = -1
     offset: Offset = UNKNOWN_OFFSET
     done: bool = False
     low_watermark: Offset = UNKNOWN_OFFSET

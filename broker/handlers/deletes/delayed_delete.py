@@ -128,7 +128,7 @@ class DelayedDeleteRecords(DelayedRequest):
         if isinstance(current, ErrorCode):
             row.error_code, row.done = current, True
             return
-        if current is not row.partition or not current.is_leader or current.led_since != row.led_since:
+        if current is not row.partition or not current.is_leader or current.leader_epoch != row.leader_epoch:
             row.error_code, row.done = ErrorCode.NOT_LEADER_OR_FOLLOWER, True
             return
         own = current.log.log_start_offset

@@ -54,7 +54,7 @@ class SmallDeletes:
         row = DeleteRow(
             key=TopicPartition(topic, index),
             partition=partition,
-            led_since=partition.led_since,
+            leader_epoch=partition.leader_epoch,
             offset=offset,
             old_log_start_offset=old_log_start_offset,
         )

@@ -323,6 +323,7 @@ EVENTS = (
     "fenced and dropped",
     "assignment",
     "not leader",
+    "leads on in the next epoch",
     "flips",
     "re-created",
     "deleted",
@@ -354,6 +355,7 @@ def test_every_event_that_ends_a_delete_answers_it_at_once(event: str) -> None:
         assert world.loop.time() - started < SOON_S
         expected = {
             "not leader": ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            "leads on in the next epoch": ErrorCode.NOT_LEADER_OR_FOLLOWER,
             "flips": ErrorCode.NOT_LEADER_OR_FOLLOWER,
             "re-created": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             "deleted": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -378,6 +380,8 @@ async def happen(world: Leading, event: str) -> None:
             await world.fence(3)  # While it is registered, it may answer consumers as a replica does.
         case "not leader":
             await world.change(leader=2, leader_epoch=1)
+        case "leads on in the next epoch":
+            await world.change(leader_epoch=1)
         case "flips":
             await world.change(leader_epoch=2)
         case "deleted":

@@ -120,31 +120,6 @@ def test_what_waits_for_replicas_waits_on_when_another_one_is_removed(flush_mess
     simulate(run)
 
 
-def test_a_delete_waits_on_when_a_replica_is_removed() -> None:
-    """For the replicas that are left, by what they report in the new epoch."""
-
-    async def run(world: Leading) -> None:
-        await world.start(2, 3)
-        await world.create_topic("t", (1, 2, 3))
-        followers = [await world.follower(broker_id, end=2) for broker_id in (2, 3)]
-        await world.produce(2, acks=1)
-        for follower in followers:
-            await follower.catch_up()
-        deleted = asyncio.ensure_future(world.delete(2, timeout_ms=5000))  # noqa: TID251
-        await asyncio.sleep(SOON_S)
-        mine = world.image().isr_epochs[0]
-        await world.change(replicas=(1, 2), isr=(1, 2), isr_epochs=(mine, world.epochs[2]), leader_epoch=1)
-        await world.fence(3)
-        await asyncio.sleep(SOON_S)
-        assert not deleted.done()
-        followers[0].start = 2
-        await followers[0].fetch()
-        row = await deleted
-        assert (row.error_code, row.low_watermark) == (NONE, 2)
-
-    simulate(run)
-
-
 def test_no_listener_is_called_for_another_partition_of_the_same_name() -> None:
     async def run(world: Leading) -> None:
         await begin(world)
