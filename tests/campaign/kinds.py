@@ -79,6 +79,8 @@ class Kind:
     missing: Callable[[], str | None] = always
     """Why this machine can't run it, or None."""
     counted: str | None = None
+    goal: int | None = None
+    """How much of it is wanted in all."""
 
 
 def simulated(name: str, replay: str) -> Callable[[Workplace, int, int], Command]:
@@ -128,7 +130,7 @@ SERVED = ("broker", "metadata", "protocol", "replication", "storage")
 KILLED = "SIGKILL of a broker"
 
 KINDS = (
-    Kind("cluster", 20, 20, simulated("cluster", "make sim SEED={seed}"), (*SERVED, "simulation")),
+    Kind("cluster", 20, 20, simulated("cluster", "make sim SEED={seed}"), (*SERVED, "simulation"), goal=100_000),
     Kind("drawn faults", 15, 20, simulated("drawn faults", ".venv/bin/python -m tests.campaign.found {seed}"), (*SERVED, "simulation")),
     Kind("one broker", 5, 200, simulated("one broker", "make sim SEED={seed}"), (*SERVED, "simulation")),
     Kind(
@@ -138,6 +140,7 @@ KINDS = (
         simulated("crash states", "SEED={seed} .venv/bin/pytest -n0 tests/sim/test_crash_states.py"),
         (*SERVED, "simulation"),
         counted="crash state",
+        goal=250_000,
     ),
     Kind(
         "kill",
@@ -154,6 +157,7 @@ KINDS = (
         ),
         (*SERVED, "runtime"),
         counted=KILLED,
+        goal=5_000,
     ),
     Kind(
         "cluster kill",
@@ -177,11 +181,18 @@ KINDS = (
         (*SERVED, "runtime"),
         power_is_missing,
         counted="power cut of a disk",
+        goal=500,
     ),
     Kind("transfers", 5, 1, pytest("tests/chaos/test_transfers.py", SECONDS_OF_TRANSFER="30"), SERVED, counted=KILLED),
     Kind(
-        "damaged frames", 10, 1, pytest("tests/chaos/test_frame_storm.py", FRAMES="30000"), ("broker", "protocol"), counted="damaged frame"
+        "damaged frames",
+        10,
+        1,
+        pytest("tests/chaos/test_frame_storm.py", FRAMES="30000"),
+        ("broker", "protocol"),
+        counted="damaged frame",
+        goal=10_000_000,
     ),
     Kind("properties", 5, 1, properties, SERVED),
-    Kind("compiled walk", 5, 1, sanitizers, ("protocol/native", "tests/native"), counted="execution"),
+    Kind("compiled walk", 5, 1, sanitizers, ("protocol/native", "tests/native"), counted="execution", goal=500_000_000),
 )

@@ -43,9 +43,9 @@ def test_a_run_of_a_changed_tree_is_no_evidence():
 def test_the_page_tells_what_is_current():
     lines = evidence.sums("1", [entry("cluster", "old", 0), entry("cluster", "new", 20), entry("kill", "old", 0, reason="D1: a")])
     text = evidence.page(lines, KINDS, lambda _kind, commit: commit == "new")
-    assert "| cluster | 20 | 20 | 40 | 1.00 | 960 | 14 | 6 | 0 | 2026-01-21 |" in text
-    assert "| kill | 0 | 5 | 5 | 0.50 | 240 | 7 | 3 | 1 | 2026-01-01 |" in text
-    assert "| compiled walk | 0 | 0 | 0 | 0 | | 0 | | 0 | never |" in text
+    assert "| cluster | 20 | 20 | 40 | 100,000 | 1.00 | 960 | 14 | 6 | 0 | 2026-01-21 |" in text
+    assert "| kill | 0 | 5 | 5 | 5,000 | 0.50 | 240 | 7 | 3 | 1 | 2026-01-01 |" in text
+    assert "| compiled walk | 0 | 0 | 0 | 500,000,000 | 0 | | 0 | | 0 | never |" in text
     assert "- kill, old: D1: a" in text
     assert "| kill | 6 |" in text
     assert "| execution |" not in text, "that is no fault"
