@@ -9,14 +9,17 @@ With `--earlier PYTHON`, the interpreter of an environment with another version 
 of all three then, changes a broker to this tree's, and the next one back: an upgrade and the way back, again and again.
 
 Each sample is a line of `samples.jsonl` in the folder; the end prints the table of slopes. Returns 0 when no history is broken, no
-broker reported a fault and nothing rises that must not (`report.py`), otherwise 1. Everything but the samples is removed.
+broker reported a fault and nothing rises that must not (`report.py`), otherwise 1. Everything but the samples is removed. Ctrl-C
+and SIGTERM end it early, with the table of what there is.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
+import signal
 import statistics
 import sys
 import tempfile
@@ -70,7 +73,8 @@ class Soak:
         self._options = options
         self._begun_s = time.monotonic()
         self._until_s = self._begun_s + options.minutes * 60
-        self._file = (folder / "samples.jsonl").open("a", encoding="utf-8")
+        self._ended = asyncio.Event()
+        self._samples_path = folder / "samples.jsonl"
         self._probed_ms: list[float] = []
         self._restarting = False
         self._keeper = Keeper(self._client)
@@ -97,15 +101,24 @@ class Soak:
             for name in (*self._keeper.clients,):
                 await self._keeper.terminate(name)
             await self._keeper.close()
-            self._file.close()
+
+    @property
+    def minutes(self) -> float:
+        """Since it began."""
+        return (time.monotonic() - self._begun_s) / 60
+
+    def end(self) -> None:
+        """End it early, as if its time were over."""
+        self._ended.set()
 
     @property
     def _goes_on(self) -> bool:
-        return time.monotonic() < self._until_s
+        return time.monotonic() < self._until_s and not self._ended.is_set()
 
-    async def _pause(self, seconds: float) -> bool:
+    async def pause(self, seconds: float) -> bool:
         """Wait so long, or until the end. Returns whether the run continues."""
-        await asyncio.sleep(max(min(seconds, self._until_s - time.monotonic()), 0.0))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._ended.wait(), max(min(seconds, self._until_s - time.monotonic()), 0.0))
         return self._goes_on
 
     def _client(self, name: str) -> ClientProcess:
@@ -125,7 +138,7 @@ class Soak:
             await self.cluster.create_topic(topic, [[2, 3, 1]], configs={"segment.bytes": str(1 << 20), "file.delete.delay.ms": "1000"})
             work = PartitionWork(self.cluster, topic, seed=self.checked)
             work.start()
-            await self._pause(self._options.checked_minutes * 60)
+            await self.pause(self._options.checked_minutes * 60)
             await work.stop()
             await work.check()
             self.checked += 1
@@ -135,30 +148,28 @@ class Soak:
 
     async def _probe(self) -> None:
         """One record at a time, acknowledged by all replicas in sync; only while no broker restarts do its times count."""
-        while await self._pause(PROBE_EACH_S):
+        while await self.pause(PROBE_EACH_S):
             begun_s, calm = time.monotonic(), not self._restarting
             await self.cluster.append(PROBE, [b"x" * 100])
             if calm and not self._restarting:
                 self._probed_ms.append((time.monotonic() - begun_s) * 1000)
 
     async def _sample(self) -> None:
-        while await self._pause(self._options.sample_seconds):
+        while await self.pause(self._options.sample_seconds):
             sample = measure(self.cluster)
             probed, self._probed_ms = self._probed_ms, []
             if len(probed) > 2:  # noqa: PLR2004 - quantiles need some
                 sample |= {"produce p50 ms": statistics.median(probed), "produce p99 ms": statistics.quantiles(probed, n=100)[98]}
             seconds = time.monotonic() - self._begun_s
             self.samples.append((seconds, sample))
-            print(
-                json.dumps({"seconds": round(seconds), **{name: round(value, 2) for name, value in sample.items()}}),
-                file=self._file,
-                flush=True,
-            )
+            line = json.dumps({"seconds": round(seconds), **{name: round(value, 2) for name, value in sample.items()}})
+            with self._samples_path.open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
 
     async def _restart(self) -> None:
         """In order, one after the other, as an operator does it."""
         earlier, pythons = self._options.earlier, self.cluster.pythons
-        while await self._pause(self._options.restart_minutes * 60):
+        while await self.pause(self._options.restart_minutes * 60):
             for broker_id in self.cluster.ids if earlier else RESTARTED:
                 self._restarting = True
                 await self.cluster.terminate(broker_id)
@@ -170,13 +181,13 @@ class Soak:
                         await self.cluster.until_in_sync(topic, number)
                 self._restarting = False
                 self.restarts += 1
-                if not await self._pause(self._options.restart_minutes * 30):
+                if not await self.pause(self._options.restart_minutes * 30):
                     break
 
     async def _come_and_go(self) -> None:
         """A member of the group ends, and another one takes its place."""
         number = 0
-        while await self._pause(self._options.member_minutes * 60):
+        while await self.pause(self._options.member_minutes * 60):
             await self._keeper.terminate(MEMBERS[number % len(MEMBERS)])
             number += 1
 
@@ -200,6 +211,8 @@ async def soak(options: argparse.Namespace, scratch: Path) -> tuple[Soak, list[s
         cluster.pythons = dict.fromkeys(cluster.ids, options.earlier)
     async with cluster:
         run = Soak(cluster, options.folder, options)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, run.end)
         try:
             await run.run()
             cluster.check_no_faults()
@@ -215,9 +228,11 @@ def main(arguments: list[str] | None = None) -> int:
     """The command. Returns its exit code."""
     options = options_of(arguments)
     options.folder.mkdir(parents=True, exist_ok=True)
+    for number in (signal.SIGINT, signal.SIGTERM):  # Before it runs, they interrupt it.
+        signal.signal(number, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="soak-", dir=options.folder) as scratch:
         run, failed = asyncio.run(soak(options, Path(scratch)))
-    print(f"{options.minutes:g} minutes, {run.restarts} restarts, {run.checked} checked partitions; clients: {dict(run.reported)}")
+    print(f"{run.minutes:.0f} minutes, {run.restarts} restarts, {run.checked} checked partitions; clients: {dict(run.reported)}")
     print("\n".join(report.table(report.trends(run.samples))))
     print("\n".join(f"FAILED {line}" for line in failed) or "nothing failed")
     return 1 if failed else 0
