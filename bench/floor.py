@@ -1,7 +1,7 @@
 """The limits of the load generator and this machine without a broker: the headroom of every other figure.
 
 The generator runs the shapes of the workloads against `bench/responder.py`, which only counts bytes. A broker's rate near these rates
-would be the generator's, not the broker's.
+would be the generator's, not the broker's. What a broker must do with a batch at least is measured by `bench/storing_responder.py`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from .client import Address
 from .deletes import append_and_sync_us
 from .figures import percentile
 from .measure import Amounts, Figures
-from .pump import Lane, pump
+from .pump import Lane, Load, pump
+from .usage import cpu_seconds
 
 _ROOT = Path(__file__).resolve().parents[1]
 _LIMIT_S = 10.0
@@ -49,14 +50,15 @@ def shapes(amounts: Amounts) -> dict[str, Shape]:
 
 
 @contextmanager
-def _responder(shape: Shape) -> Iterator[Address]:
-    """A responder for this shape, in a separate process."""
-    command = [sys.executable, "-m", "bench.responder", str(shape.request_bytes), str(shape.answer_bytes)]
+def _responder(shape: Shape, stored_in: Path | None = None) -> Iterator[tuple[Address, int]]:
+    """A responder for this shape, in a separate process: its address and process id. `stored_in`: the file of one that stores."""
+    module, paths = ("bench.responder", []) if stored_in is None else ("bench.storing_responder", [str(stored_in)])
+    command = [sys.executable, "-m", module, str(shape.request_bytes), str(shape.answer_bytes), *paths]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=_ROOT)
     assert process.stdin is not None
     assert process.stdout is not None
     try:
-        yield "127.0.0.1", int(process.stdout.readline())
+        yield ("127.0.0.1", int(process.stdout.readline())), process.pid
     finally:
         process.stdin.close()
         try:
@@ -67,19 +69,28 @@ def _responder(shape: Shape) -> Iterator[Address]:
         process.stdout.close()
 
 
+def _load(shape: Shape, address: Address) -> Load:
+    request = bytes(shape.request_bytes)
+    lanes = [Lane(address, itertools.repeat(request), buffer_bytes=shape.answer_bytes + (1 << 16)) for _ in range(shape.connections)]
+    return pump(lanes, count=shape.count, depth=shape.depth)
+
+
 def floor(scratch: Path, amounts: Amounts) -> Figures:
     """Rates without a broker, and the time of a durable write on this machine."""
     figures: Figures = {}
     for name, shape in shapes(amounts).items():
-        with _responder(shape) as address:
-            request = bytes(shape.request_bytes)
-            lanes = [
-                Lane(address, itertools.repeat(request), buffer_bytes=shape.answer_bytes + (1 << 16)) for _ in range(shape.connections)
-            ]
-            load = pump(lanes, count=shape.count, depth=shape.depth)
+        with _responder(shape) as (address, _):
+            load = _load(shape, address)
         figures[f"{name}, requests/s"] = load.count / load.seconds
         figures[f"{name}, p50 us"] = load.p50_us
         figures[f"{name}, generator CPU us a request"] = load.generator_cpu_s / load.count * 1e6
+    batches = shapes(amounts)["batches of 16 KiB"]
+    with _responder(batches, scratch / "stored") as (address, process):
+        before_s = cpu_seconds([process])
+        load = _load(batches, address)
+        spent_s = cpu_seconds([process]) - before_s
+    (scratch / "stored").unlink()
+    figures["batches of 16 KiB received, checked and written, CPU us a request"] = spent_s / load.count * 1e6
     time.sleep(amounts.settle_s)
     figures["append + fdatasync, p50 us"] = percentile(append_and_sync_us(scratch), 0.5)
     return figures

@@ -61,6 +61,7 @@ def test_one_tiny_round_of_everything(lowtide: SimpleNamespace, tmp_path: Path):
     assert set(found) == {(name, "lowtide") for name in WORKLOADS} | {(name, "given") for name in WORKLOADS - STARTED_ONLY}
     assert found["kill", "lowtide"]["records lost"] == 0
     assert document["floor"]["single 1 KiB, requests/s"] > 0
+    assert document["floor"]["batches of 16 KiB received, checked and written, CPU us a request"] > 0
     if Path("/proc/self/stat").exists():
         unknown = [(place, name) for place, figures in found.items() for name, value in figures.items() if value is None]
         assert unknown == []
