@@ -354,7 +354,7 @@ PLANTS: Final = [
     (all_is_committed_at_an_election, "P2:", PARTITIONS, 0),
     (joins_below_the_epoch_start, "P2:", PARTITIONS, 0),
     (a_fetch_counts_for_the_registration_that_is_known, "(P2|D8|DR3):", PARTITIONS, 0),
-    (isr_changes_do_not_compare_the_record, "(D1|D8|P2|P3|P4|R1):", PARTITIONS, 0),
+    (isr_changes_do_not_compare_the_record, "(D1|D8|P2|P3|P4|R1):", PARTITIONS, 100_950),
     (the_leader_epoch_stays, "P3:", PARTITIONS, 0),
     (any_live_replica_is_elected, "P4:", PARTITIONS, 0),
     (a_leader_that_has_restarted_stays, "L1:", PARTITIONS, 0),
