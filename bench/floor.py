@@ -78,13 +78,14 @@ def _load(shape: Shape, address: Address) -> Load:
 def floor(scratch: Path, amounts: Amounts) -> Figures:
     """Rates without a broker, and the time of a durable write on this machine."""
     figures: Figures = {}
-    for name, shape in shapes(amounts).items():
+    loads = shapes(amounts)
+    for name, shape in loads.items():
         with _responder(shape) as (address, _):
             load = _load(shape, address)
         figures[f"{name}, requests/s"] = load.count / load.seconds
         figures[f"{name}, p50 us"] = load.p50_us
         figures[f"{name}, generator CPU us a request"] = load.generator_cpu_s / load.count * 1e6
-    batches = shapes(amounts)["batches of 16 KiB"]
+    batches = loads["batches of 16 KiB"]
     with _responder(batches, scratch / "stored") as (address, process):
         before_s = cpu_seconds([process])
         load = _load(batches, address)

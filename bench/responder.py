@@ -42,12 +42,17 @@ def respond(listener: socket.socket, request_bytes: int, answer: bytes) -> None:
                 key.fileobj.sendall(answer * count)
 
 
+def answer_of(size: int) -> bytes:
+    """A frame of so many bytes, its length in front."""
+    return (size - _SIZE_BYTES).to_bytes(_SIZE_BYTES, "big") + bytes(size - _SIZE_BYTES)
+
+
 def main() -> None:
     """Read the command line, print the port, serve."""
     request_bytes, answer_bytes = map(int, sys.argv[1:])
     listener = socket.create_server(("127.0.0.1", 0), backlog=128)
     print(listener.getsockname()[1], flush=True)
-    respond(listener, request_bytes, (answer_bytes - _SIZE_BYTES).to_bytes(_SIZE_BYTES, "big") + bytes(answer_bytes - _SIZE_BYTES))
+    respond(listener, request_bytes, answer_of(answer_bytes))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,8 @@ from typing import cast
 import uvloop
 from crc32c import crc32c
 
-_SIZE_BYTES = 4
+from .responder import answer_of
+
 _REQUESTS_AT_ONCE = 16
 
 
@@ -68,7 +69,7 @@ def main() -> None:
     """Read the command line, serve."""
     request_bytes, answer_bytes = map(int, sys.argv[1:3])
     file = os.open(sys.argv[3], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    uvloop.run(_serve(request_bytes, (answer_bytes - _SIZE_BYTES).to_bytes(_SIZE_BYTES, "big") + bytes(answer_bytes - _SIZE_BYTES), file))
+    uvloop.run(_serve(request_bytes, answer_of(answer_bytes), file))
 
 
 if __name__ == "__main__":

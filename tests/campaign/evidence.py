@@ -102,7 +102,8 @@ def page(lines: Sequence[Sum], kinds: Sequence[Kind], is_current: Callable[[Kind
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for kind in kinds:
-        of_kind, goal = [line for line in lines if line.kind == kind.name], "" if kind.goal is None else f"{kind.goal:,}"
+        of_kind = [line for line in lines if line.kind == kind.name]
+        goal = "" if kind.goal is None else f"{kind.goal:,}"
         if not of_kind:
             rows.append(f"| {kind.name} | 0 | 0 | 0 | {goal} | 0 | | 0 | | 0 | never |")
             continue

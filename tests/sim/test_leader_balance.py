@@ -15,6 +15,7 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from lowtide.replication.leader_balance import BalanceRules, BrokerLoad, LeaderBalance
+from lowtide.replication.topic_names import INTERNAL_TOPICS
 from lowtide.runtime.clock import SIMULATION_WALL_START_MS, SimulatedClock
 from lowtide.runtime.random import Random
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
@@ -125,7 +126,7 @@ def appended(machine: Machine) -> int:
     return sum(
         partition.traffic.produce_requests
         for partition in broker.replicas.partitions.values()
-        if not partition.topic_partition.topic.startswith("__")
+        if partition.topic_partition.topic not in INTERNAL_TOPICS
     )
 
 

@@ -102,20 +102,20 @@ def test_what_waits_for_replicas_waits_on_when_another_one_is_removed(flush_mess
             asyncio.ensure_future(world.send_produce(timeout_ms=5000, client=await world.connect()))  # noqa: TID251
             for _ in range(2)
         ]
-        told: list[ErrorCode] = []
+        outcomes: list[ErrorCode] = []
         await asyncio.sleep(SOON_S)
         assert world.partition().log.log_end_offset == 3
-        world.replicas.when_committed(world.partition(), 3, told.append)
+        world.replicas.when_committed(world.partition(), 3, outcomes.append)
         mine = world.image().isr_epochs[0]
         await world.change(replicas=(1, 2), isr=(1, 2), isr_epochs=(mine, world.epochs[2]), leader_epoch=1)
         await asyncio.sleep(SOON_S)
         assert not any(produced.done() for produced in waiting)
-        assert told == []
+        assert outcomes == []
         await follower.catch_up()
         rows = [await produced for produced in waiting]
         assert [row.error_code for row in rows] == [NONE, NONE]
         assert sorted(row.base_offset for row in rows) == [1, 2]
-        assert told == [NONE]
+        assert outcomes == [NONE]
 
     simulate(run)
 
