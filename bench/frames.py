@@ -68,10 +68,10 @@ def request_frame(request: Any, version: int | None = None) -> bytes:
     return frame(request_header(key, chosen, CORRELATION_ID, CLIENT_ID), codec_for(type(request), chosen).encode(request))
 
 
-def response_frame(response: Any) -> bytes:
-    """An answer as a broker sends it, in the version of `VERSIONS`."""
-    key = KEYS[type(response)]
-    return frame(response_header(CORRELATION_ID, flexible=False), codec_for(type(response), VERSIONS[key]).encode(response))
+def response_frame(response: Any, version: int | None = None) -> bytes:
+    """An answer as a broker sends it, by default in the version of `VERSIONS`; not in a flexible one."""
+    chosen = VERSIONS[KEYS[type(response)]] if version is None else version
+    return frame(response_header(CORRELATION_ID, flexible=False), codec_for(type(response), chosen).encode(response))
 
 
 def first_difference(make: Callable[[int], bytes]) -> int:
@@ -169,4 +169,46 @@ def fetch_frame(topic: str, partition: int) -> FetchFrame:
         error_position=first_difference(answer),
         # An answer without records ends with their length.
         records_position=len(answer(0)) - _LENGTH_OF_RECORDS_BYTES,
+    )
+
+
+SESSION_VERSION = 11
+"""The first with all fields that matter, and the last whose fields have the same size in every answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionFrame:
+    """A Fetch request of one partition in a session, in which only the session's epoch changes."""
+
+    request: bytes
+    epoch_position: int
+    """The position of the four bytes of the epoch in the request."""
+
+    error_position: int
+    """That of the partition's error code in the answer."""
+
+
+def session_frame(topic: str, session_id: int, *, idle: bool = False) -> SessionFrame:
+    """A consumer's Fetch in a session of one partition. It asks for one record, or with `idle` names nothing and doesn't wait."""
+
+    def request(epoch: int) -> bytes:
+        return request_frame(session_request(topic, session_id, epoch, idle=idle), SESSION_VERSION)
+
+    def answer(error: int) -> bytes:
+        row = PartitionData(partition_index=0, error_code=error, high_watermark=0, records=b"")
+        return response_frame(FetchResponse(responses=[FetchableTopicResponse(topic=topic, partitions=[row])]), SESSION_VERSION)
+
+    return SessionFrame(request=request(0), epoch_position=first_difference(request), error_position=first_difference(answer))
+
+
+def session_request(topic: str, session_id: int, epoch: int, *, idle: bool = False) -> FetchRequest:
+    """That request as a message. Epoch 0 begins a session."""
+    row = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=FETCH_PARTITION_BYTES)
+    return FetchRequest(
+        max_wait_ms=0 if idle else FETCH_WAIT_MS,
+        min_bytes=1,
+        max_bytes=FETCH_BYTES,
+        session_id=session_id,
+        session_epoch=epoch,
+        topics=[] if idle else [FetchTopic(topic=topic, partitions=[row])],
     )

@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import itertools
+import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from .frames import batch, fetch_frame, metadata_frame, produce_error_position, produce_frame, versions_frame
+from .client import Address, Client, check
+from .frames import (
+    SESSION_VERSION,
+    batch,
+    fetch_frame,
+    metadata_frame,
+    produce_error_position,
+    produce_frame,
+    session_frame,
+    session_request,
+    versions_frame,
+)
 from .measure import Amounts, Figures, Workload, cost_of, generator
 from .pump import FetchLane, Lane, Load, drain, pump
 from .targets import Target
@@ -19,6 +31,7 @@ DEPTH = 5
 RECORDS_PER_BATCH = 16
 RECORD_BYTES = 1024
 SMALL_RECORD_BYTES = 100
+_EPOCH = struct.Struct(">i")
 
 
 def now_ms() -> int:
@@ -100,6 +113,52 @@ def closed(target: Target, amounts: Amounts) -> Figures:
     return figures | {"resident MB": target.resident_mb()}
 
 
+def fetches(target: Target, amounts: Amounts) -> Figures:
+    """Fetch the only record of a topic on many connections, closed loops: without sessions, in sessions, and in sessions without news."""
+    figures: Figures = {}
+    with topic_on(target, 1) as topic:
+        _produce(topic, batch(1, SMALL_RECORD_BYTES, now_ms()), 1)
+        check_ends(topic, 1)
+        plain = fetch_frame(topic.name, 0)
+        count, leader = amounts.closed_connections, topic.leaders[0]
+        kinds = {
+            "no session": ([Lane(leader, itertools.repeat(plain.request)) for _ in range(count)], plain.error_position),
+            "session": ([_SessionLane(leader, topic.name) for _ in range(count)], session_frame(topic.name, 0).error_position),
+            "idle session": ([_SessionLane(leader, topic.name, idle=True) for _ in range(count)], None),
+        }
+        for kind, (lanes, error_position) in kinds.items():
+            with cost_of(target) as cost:
+                load = pump(lanes, count=amounts.metadata, error_position=error_position)
+            figures |= {f"{kind}, {name}": value for name, value in (_requests(load, cost.cpu_s) | generator(load)).items()}
+    return figures
+
+
+class _SessionLane(Lane):
+    """A connection with a fetch session of its own."""
+
+    __slots__ = ()
+
+    def __init__(self, address: Address, topic: str, *, idle: bool = False) -> None:
+        super().__init__(address, _session_frames(self._begin(address, topic), topic, idle=idle))
+
+    @staticmethod
+    def _begin(address: Address, topic: str) -> int:
+        """The id of a new session; it outlives the connection that began it."""
+        with Client(address) as client:
+            answer = client.ask(session_request(topic, 0, 0), SESSION_VERSION)
+        check(answer.error_code or answer.responses[0].partitions[0].error_code, "a fetch")
+        return int(answer.session_id)
+
+
+def _session_frames(session_id: int, topic: str, *, idle: bool) -> Iterator[bytes]:
+    """The requests of a session, from the second on."""
+    made = session_frame(topic, session_id, idle=idle)
+    request = bytearray(made.request)
+    for epoch in itertools.count(1):
+        _EPOCH.pack_into(request, made.epoch_position, epoch)
+        yield bytes(request)
+
+
 def _connections(count: int) -> str:
     return "one connection" if count == 1 else f"{count} connections"
 
@@ -144,6 +203,13 @@ WORKLOADS = {
         "one connection, p50 us",
         "50 connections, requests/s",
         "50 connections, broker CPU us a request",
+    ),
+    "fetches": _workload(
+        fetches,
+        "Fetch of one record of 100 B without a session, then in one, then of nothing in a session; closed loops",
+        "no session, broker CPU us a request",
+        "session, broker CPU us a request",
+        "idle session, broker CPU us a request",
     ),
     "metadata": _workload(metadata, "Metadata of one topic, closed loops", "broker CPU us a request"),
     "versions": _workload(versions, "ApiVersions on as many connections, closed loops", "broker CPU us a request"),
