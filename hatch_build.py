@@ -28,6 +28,8 @@ SOURCES = (
     "protocol/native/arguments.c",
     "protocol/native/commit.c",
     "protocol/native/delete.c",
+    "protocol/native/fetch.c",
+    "protocol/native/fetches.c",
     "protocol/native/groups.c",
     "protocol/native/head.c",
     "protocol/native/join.c",

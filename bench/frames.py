@@ -188,11 +188,11 @@ class SessionFrame:
     """That of the partition's error code in the answer."""
 
 
-def session_frame(topic: str, session_id: int, *, idle: bool = False) -> SessionFrame:
-    """A consumer's Fetch in a session of one partition. It asks for one record, or with `idle` names nothing and doesn't wait."""
+def session_frame(topic: str, session_id: int, offset: int | None) -> SessionFrame:
+    """A consumer's Fetch in a session of one partition, which it names if there is an `offset` to read at."""
 
     def request(epoch: int) -> bytes:
-        return request_frame(session_request(topic, session_id, epoch, idle=idle), SESSION_VERSION)
+        return request_frame(session_request(topic, session_id, epoch, offset), SESSION_VERSION)
 
     def answer(error: int) -> bytes:
         row = PartitionData(partition_index=0, error_code=error, high_watermark=0, records=b"")
@@ -201,14 +201,8 @@ def session_frame(topic: str, session_id: int, *, idle: bool = False) -> Session
     return SessionFrame(request=request(0), epoch_position=first_difference(request), error_position=first_difference(answer))
 
 
-def session_request(topic: str, session_id: int, epoch: int, *, idle: bool = False) -> FetchRequest:
-    """That request as a message. Epoch 0 begins a session."""
-    row = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=FETCH_PARTITION_BYTES)
-    return FetchRequest(
-        max_wait_ms=0 if idle else FETCH_WAIT_MS,
-        min_bytes=1,
-        max_bytes=FETCH_BYTES,
-        session_id=session_id,
-        session_epoch=epoch,
-        topics=[] if idle else [FetchTopic(topic=topic, partitions=[row])],
-    )
+def session_request(topic: str, session_id: int, epoch: int, offset: int | None) -> FetchRequest:
+    """That request as a message, which doesn't wait. Epoch 0 begins a session."""
+    rows = [] if offset is None else [FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=FETCH_PARTITION_BYTES)]
+    topics = [FetchTopic(topic=topic, partitions=rows)] if rows else []
+    return FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=FETCH_BYTES, session_id=session_id, session_epoch=epoch, topics=topics)

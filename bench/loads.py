@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from .client import Address, Client, check
 from .frames import (
     SESSION_VERSION,
+    SessionFrame,
     batch,
     fetch_frame,
     metadata_frame,
@@ -31,6 +32,9 @@ DEPTH = 5
 RECORDS_PER_BATCH = 16
 RECORD_BYTES = 1024
 SMALL_RECORD_BYTES = 100
+END = 1
+"""Of a topic with one record."""
+
 _EPOCH = struct.Struct(">i")
 
 
@@ -123,8 +127,8 @@ def fetches(target: Target, amounts: Amounts) -> Figures:
         count, leader = amounts.closed_connections, topic.leaders[0]
         kinds = {
             "no session": ([Lane(leader, itertools.repeat(plain.request)) for _ in range(count)], plain.error_position),
-            "session": ([_SessionLane(leader, topic.name) for _ in range(count)], session_frame(topic.name, 0).error_position),
-            "idle session": ([_SessionLane(leader, topic.name, idle=True) for _ in range(count)], None),
+            "session": ([_session_lane(leader, topic.name, 0) for _ in range(count)], session_frame(topic.name, 0, 0).error_position),
+            "idle session": ([_session_lane(leader, topic.name, None) for _ in range(count)], None),
         }
         for kind, (lanes, error_position) in kinds.items():
             with cost_of(target) as cost:
@@ -133,26 +137,15 @@ def fetches(target: Target, amounts: Amounts) -> Figures:
     return figures
 
 
-class _SessionLane(Lane):
-    """A connection with a fetch session of its own."""
-
-    __slots__ = ()
-
-    def __init__(self, address: Address, topic: str, *, idle: bool = False) -> None:
-        super().__init__(address, _session_frames(self._begin(address, topic), topic, idle=idle))
-
-    @staticmethod
-    def _begin(address: Address, topic: str) -> int:
-        """The id of a new session; it outlives the connection that began it."""
-        with Client(address) as client:
-            answer = client.ask(session_request(topic, 0, 0), SESSION_VERSION)
-        check(answer.error_code or answer.responses[0].partitions[0].error_code, "a fetch")
-        return int(answer.session_id)
+def _session_lane(address: Address, topic: str, offset: int | None) -> Lane:
+    """A connection with a fetch session of its own, from its second request on: they name an offset, or nothing, for all was read."""
+    with Client(address) as client:  # A session outlives the connection that began it.
+        answer = client.ask(session_request(topic, 0, 0, END if offset is None else offset), SESSION_VERSION)
+    check(answer.error_code or answer.responses[0].partitions[0].error_code, "a fetch")
+    return Lane(address, _session_frames(session_frame(topic, answer.session_id, offset)))
 
 
-def _session_frames(session_id: int, topic: str, *, idle: bool) -> Iterator[bytes]:
-    """The requests of a session, from the second on."""
-    made = session_frame(topic, session_id, idle=idle)
+def _session_frames(made: SessionFrame) -> Iterator[bytes]:
     request = bytearray(made.request)
     for epoch in itertools.count(1):
         _EPOCH.pack_into(request, made.epoch_position, epoch)

@@ -29,6 +29,9 @@ class Client(Protocol):
     write_grants: Any
     """What the connection was found to be allowed to write to; None while that isn't known (`guards/producing`)."""
 
+    of_a_follower: bool
+    """Whether its last Fetch was one of a broker, of what that replicates."""
+
     @property
     def closed(self) -> bool:
         """Whether the connection has ended."""
@@ -56,9 +59,6 @@ class RequestContext(msgspec.Struct):
     """Another broker received it, and has asked whether its client may do that."""
     of_a_broker: bool = False
     """A broker asks for what it needs itself, for no client: no quota counts."""
-
-    of_a_follower: bool = False
-    """A broker fetches what it replicates."""
 
     @property
     def principal(self) -> KafkaPrincipal:

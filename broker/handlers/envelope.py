@@ -42,6 +42,7 @@ class DistantClient:
         self.principal = principal
         self.shown_by = ShownBy.NOTHING  # What asks for it, delegation tokens, is never passed on.
         self.write_grants: Any = None
+        self.of_a_follower = False
         self.local_address: tuple[str, int] | None = None
         self.software = by.software
         self._by = by

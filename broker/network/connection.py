@@ -41,7 +41,7 @@ class Connection(RunTaking):
     """One connection of a client. Created by the server for each accepted socket."""
 
     principal: KafkaPrincipal = ANONYMOUS
-    client_address, write_grants, shown_by, software = "", None, ShownBy.NOTHING, ("", "")
+    client_address, write_grants, shown_by, software, of_a_follower = "", None, ShownBy.NOTHING, ("", ""), False
 
     def __init__(self, host: ConnectionHost, listener_name: str = "") -> None:
         """`host` gives what connections share: routes, limits, buffers, the log. `listener_name`: by which of the listeners it came."""
@@ -228,8 +228,7 @@ class Connection(RunTaking):
         if stop - start < REQUEST_HEADER_BYTES_MIN:
             self.refuse(f"a request of {stop - start} bytes is shorter than its header")
             return
-        clock = host.clock
-        began_ns = clock.moment_ns
+        clock, began_ns = host.clock, host.clock.moment_ns
         api_key, api_version, correlation_id = _HEAD.unpack_from(buffer, start)
         route = host.routes[(api_key, api_version)]
         context = None
@@ -246,19 +245,20 @@ class Connection(RunTaking):
                 response = route.handle(request, context)
             if type(response) is Pending:
                 if not response.done:
-                    self._park(route, correlation_id, response, context)
+                    self._park(route, correlation_id, response)
                     return
                 response = response.response
                 if response is None:
                     self.close(f"{route.name} could not be answered")
             if response is not None and response is not NO_ANSWER:
-                parts: list[Part] = [response] if context is None and type(response) is bytes else route.write(correlation_id, response)
+                kind = type(response) if context is None else None
+                parts = [response] if kind is bytes else response.parts if kind is EncodedAnswer else route.write(correlation_id, response)
                 if self._slots:
                     self._answer(parts)
                 else:
                     self._ready += parts
             took_ns = clock.now_ns() - began_ns
-            times = clock.times = route.times if context is None or not context.of_a_follower else route.follower_times
+            times = clock.times = route.follower_times if self.of_a_follower else route.times
             times.quick[took_ns.bit_length()] += 1
             times.quick_ns += took_ns
         except TooManyRowsError:
@@ -266,7 +266,7 @@ class Connection(RunTaking):
             if context is None:
                 self._submit_large(route, correlation_id, buffer, start, stop)
                 return
-            self._park(route, correlation_id, host.large_requests.encode(route.large, correlation_id, response), context)
+            self._park(route, correlation_id, host.large_requests.encode(route.large, correlation_id, response))
         except Exception as error:  # noqa: BLE001  a bug of ours costs one connection, and is logged with its traceback
             self._on_failed(route, host.dispatcher.describe(api_key, api_version), error, was_read=context is not None)
 
@@ -287,9 +287,9 @@ class Connection(RunTaking):
         else:
             self._ready.extend(parts)
 
-    def _park(self, route: Route, correlation_id: int, pending: Pending[Any], context: RequestContext | None = None) -> None:
+    def _park(self, route: Route, correlation_id: int, pending: Pending[Any]) -> None:
         slot = AnswerSlot(route, correlation_id, pending, may_be_followed=route.is_produce and not pending.holds_connection)
-        slot.times = route.follower_times if context is not None and context.of_a_follower else route.times
+        slot.times = route.follower_times if self.of_a_follower else route.times
         clock = self._host.clock
         slot.began_ns, slot.parked_ns = clock.moment_ns, clock.now_ns()
         clock.moment_ns = slot.parked_ns

@@ -95,7 +95,7 @@ class Route(msgspec.Struct, frozen=True):
     """For requests that `read` refuses with TooManyRowsError."""
     times: ApiTimes
     follower_times: ApiTimes
-    """For requests of brokers that follow: `RequestContext.of_a_follower`."""
+    """For requests of brokers that follow: `Client.of_a_follower`."""
     quick: QuickPath | None = None
     """Tried first."""
 

@@ -34,9 +34,7 @@ if TYPE_CHECKING:
 CONSUMER: Final[BrokerId] = -1
 """The replica id of who isn't a broker."""
 
-FINAL_EPOCH = -1
-INITIAL_EPOCH = 0
-_MAXIMUM_EPOCH = 2**31 - 1
+FINAL_EPOCH, INITIAL_EPOCH, _MAXIMUM_EPOCH = -1, 0, 2**31 - 1
 
 TargetKey = tuple[str | TopicId, int]
 
@@ -155,8 +153,7 @@ class FetchSession:
         replica_id: BrokerId = CONSUMER,
         broker_epoch: BrokerEpoch = UNKNOWN_BROKER_EPOCH,
     ) -> None:
-        self.session_id = session_id
-        self.epoch = 1
+        self.session_id, self.epoch = session_id, 1
         self.targets = targets
         self.changed: dict[FetchTarget, None] = dict.fromkeys(targets.values())
         self.uses_topic_ids = uses_topic_ids
@@ -326,12 +323,16 @@ class FetchSessionCache:
             return ErrorCode.INVALID_FETCH_SESSION_EPOCH
         if session.uses_topic_ids != uses_topic_ids:
             return ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+        self.advance(session, now_ms)
+        return session
+
+    def advance(self, session: FetchSession, now_ms: int) -> None:
+        """A request continues the session."""
         session.epoch = 1 if session.epoch == _MAXIMUM_EPOCH else session.epoch + 1
         if session.waiting is not None:
             session.waiting.wake()  # From now on the session watches for the new request.
         session.last_used_ms = now_ms
         self._sessions.move_to_end(session.session_id)
-        return session
 
     def updated(self, session: FetchSession, before: int) -> FetchPlan:
         """The plan, when the session, which had so many partitions before, has what the request changed."""
@@ -396,5 +397,4 @@ def forgotten(topics: Iterable[ForgottenTopic]) -> Iterator[TargetKey]:
     """The partitions that a request takes out of its session."""
     for topic in topics:
         name = topic.topic if topic.topic_id == ZERO_TOPIC_ID else topic.topic_id
-        for partition in topic.partitions:
-            yield (name, partition)
+        yield from [(name, partition) for partition in topic.partitions]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from lowtide.protocol.column_walk import BatchRecords
 
-VERSION: Final = 11
+VERSION: Final = 12
 """That of the functions below. A module of another one is left from another version's sources, and isn't used."""
 
 PURE_VARIABLE: Final = "LOWTIDE_PURE"
@@ -81,6 +81,17 @@ TransactionalCommit = tuple[str, int, int, str, int, str, str | None, int, str |
 
 SmallHeartbeat = tuple[str, int, str, str | None, bytes]
 """Group, generation, member and group instance id, and the frame that answers where there is no error."""
+
+FetchedRow = tuple["str | bytes", int, int, int, int, int, int]
+"""Topic (its name, or its id where the version has ids), partition, leader epoch of the client, offset, last fetched epoch, the follower's
+log start, and how many bytes it takes."""
+
+SmallFetch = tuple[int, int, "str | None", int, int, int, int, int, bool, int, int, str, tuple[FetchedRow, ...]]
+"""Version, correlation id, client id, replica id and its broker epoch (-1 of a consumer), how long to wait in ms, for how many bytes, how many
+bytes it takes, whether of committed records only, session and its epoch, rack, and at most 64 rows; nothing leaves the session."""
+
+AnsweredRow = tuple["str | bytes", int, int, int, int, int]
+"""Topic (its name, or its id where the version has ids), partition, high watermark, last stable offset, log start, and how many bytes of records; there is no error."""
 
 NamedBytes = tuple[str, bytes]
 
@@ -226,6 +237,23 @@ class CompiledWalk(CompiledSyncs, CompiledProduce, Protocol):
 
     def read_heartbeat(self, buffer: Buffer, start: int, stop: int, /) -> SmallHeartbeat | None:
         """The Heartbeat request in `buffer[start:stop]`, header included."""
+
+    def read_fetch(self, buffer: Buffer, start: int, stop: int, /) -> SmallFetch | None:
+        """The Fetch request in `buffer[start:stop]`, header included: of few partitions."""
+
+    def fetch_answer(
+        self,
+        version: int,
+        correlation_id: int,
+        session_id: int,
+        is_read_committed: bool,  # noqa: FBT001 - C has no names for arguments
+        rows: tuple[AnsweredRow, ...],
+        /,
+    ) -> tuple[bytes, ...] | None:
+        """The frame that answers a Fetch, in pieces: what is before the records of the first row that has any, between, and behind.
+
+        Rows of one topic are to be behind each other.
+        """
 
     def read_delete(self, buffer: Buffer, start: int, stop: int, /) -> SmallDelete | None:
         """The DeleteRecords request in `buffer[start:stop]`, header included: of one partition."""

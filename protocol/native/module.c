@@ -4,6 +4,7 @@
    the walk over a large one does not hold it. Buffers are exported while they are used, so that they cannot be resized. */
 
 #include "arguments.h"
+#include "fetches.h"
 #include "groups.h"
 #include "joins.h"
 #include "plain.h"
@@ -16,7 +17,7 @@
 #include <string.h>
 
 /* Counted up with every change of what a function takes or answers: a module of another number isn't used. */
-#define WALK_VERSION 11
+#define WALK_VERSION 12
 
 /* ---------------------------------------------------------------- a batch to columns */
 static bool is_array(PyObject *array, int64_t size)
@@ -419,6 +420,7 @@ static PyMethodDef functions[] = {
     FUNCTION("append_rows", append_rows),
     FUNCTION("close_syncs", close_syncs),
     FUNCTION("copy_keys", copy_keys),
+    FUNCTION("fetch_answer", fetch_answer),
     FUNCTION("find_record", find_record_of),
     FUNCTION("hash_key", hash_key_),
     FUNCTION("join_answer", join_answer),
@@ -432,6 +434,7 @@ static PyMethodDef functions[] = {
     FUNCTION("read_commit", read_commit),
     FUNCTION("read_delete", read_delete),
     FUNCTION("read_end", read_end_of),
+    FUNCTION("read_fetch", read_fetch),
     FUNCTION("read_head", read_head),
     FUNCTION("read_heartbeat", read_heartbeat),
     FUNCTION("read_join", read_join),

@@ -38,7 +38,9 @@ from lowtide.replication.read_replica import NO_REPLICA, preferred_read_replica
 from lowtide.storage.errors import FailureKind, StorageError
 
 READ_COMMITTED = 1
-_NO_RECORDS = b""
+NO_RECORDS: Final = b""
+"""Known by its identity."""
+
 _NODE_ENDPOINTS_SINCE: Final = 16
 _FOLLOWER_READS_SINCE: Final = 11
 
@@ -57,6 +59,9 @@ def is_sound(request: FetchRequest) -> bool:
     if request.isolation_level not in (0, READ_COMMITTED) or request.max_bytes < 0:
         return False
     return all(row.partition_max_bytes >= 0 for topic in request.topics for row in topic.partitions)
+
+
+Answers = list[tuple[FetchTarget, PartitionData]]
 
 
 class FetchReader:
@@ -114,7 +119,7 @@ class FetchReader:
                 outcome.ends_wait = True
                 if answer.error_code != ErrorCode.NONE:
                     self._replicas.traffic.errors["Fetch", answer.error_code] += 1
-            if answer.records is not _NO_RECORDS:
+            if answer.records is not NO_RECORDS:
                 size = target.read_bytes
                 outcome.read_bytes += size
                 left = left - size if size < left else 0  # max() costs a call.
@@ -204,7 +209,7 @@ class FetchReader:
             last_stable_offset=last_stable,
             log_start_offset=log.log_start_offset,
             aborted_transactions=NO_ROWS if rules.read_committed else None,
-            records=_NO_RECORDS,
+            records=NO_RECORDS,
             diverging_epoch=diverging,
         )
         if diverging is not None:
@@ -326,12 +331,15 @@ def may_wait(plan: FetchPlan, outcome: FetchOutcome, rules: FetchRules) -> bool:
 
 def respond(plan: FetchPlan, outcome: FetchOutcome, rules: FetchRules, reader: FetchReader) -> FetchResponse:
     """The answer: all partitions, or in an incremental session those with news."""
-    responses: list[FetchableTopicResponse] = []
-    by_topic: dict[Any, FetchableTopicResponse] = {}
-    leaders: set[BrokerId] = set()
+    return response_of(sent_of(plan, outcome, rules, reader), plan, rules, reader)
+
+
+def sent_of(plan: FetchPlan, outcome: FetchOutcome, rules: FetchRules, reader: FetchReader) -> Answers:
+    """What is sent of what was read, counted as sent, and known to the session."""
+    sent: Answers = []
     session = plan.session
     for target, answer in outcome.answers:
-        if answer.records is not _NO_RECORDS and (traffic := target.traffic) is not None:
+        if answer.records is not NO_RECORDS and (traffic := target.traffic) is not None:
             if outcome.unsent is not None:
                 outcome.unsent[traffic] = outcome.unsent.get(traffic, 0) + target.read_bytes
             elif rules.is_follower:
@@ -346,6 +354,18 @@ def respond(plan: FetchPlan, outcome: FetchOutcome, rules: FetchRules, reader: F
             session.on_answered(target, answer)
             if plan.incremental and not news:
                 continue
+        sent.append((target, answer))
+    if rules.is_follower:
+        reader.note_sent(outcome)
+    return sent
+
+
+def response_of(sent: Answers, plan: FetchPlan, rules: FetchRules, reader: FetchReader) -> FetchResponse:
+    """The message that has what is sent."""
+    responses: list[FetchableTopicResponse] = []
+    by_topic: dict[Any, FetchableTopicResponse] = {}
+    leaders: set[BrokerId] = set()
+    for target, answer in sent:
         if answer.current_leader is not None:
             leaders.add(answer.current_leader.leader_id)
         of = target.topic_id if rules.api_version >= TOPIC_IDS_SINCE else target.topic
@@ -354,8 +374,6 @@ def respond(plan: FetchPlan, outcome: FetchOutcome, rules: FetchRules, reader: F
             topic = by_topic[of] = FetchableTopicResponse(topic=target.topic, topic_id=target.topic_id, partitions=[])
             responses.append(topic)
         topic.partitions.append(answer)
-    if rules.is_follower:
-        reader.note_sent(outcome)
     endpoints = [endpoint for endpoint in reader.endpoints() if endpoint.node_id in leaders] if leaders else []
     return FetchResponse(
         throttle_time_ms=0, error_code=ErrorCode.NONE, session_id=plan.session_id, responses=responses, node_endpoints=endpoints
@@ -377,5 +395,5 @@ def _failed(partition: int, error: int, *, aborted: list[Any] | None) -> Partiti
         last_stable_offset=UNKNOWN_OFFSET,
         log_start_offset=UNKNOWN_OFFSET,
         aborted_transactions=aborted,
-        records=_NO_RECORDS,
+        records=NO_RECORDS,
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.handlers.fetch import DelayedFetch
+from lowtide.broker.partitions.delayed.fetch import DelayedFetch
 from lowtide.broker.partitions.delayed.fetch_reader import FetchReader
 from lowtide.broker.partitions.delayed.fetch_rules import FetchRules
 from lowtide.broker.partitions.fetch_session import FetchPlan, FetchTarget

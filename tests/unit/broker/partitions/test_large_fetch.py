@@ -14,7 +14,8 @@ from lowtide.broker.guards import large_fetch
 from lowtide.broker.handlers import fetch as fetch_handler
 from lowtide.broker.network import outgoing
 from lowtide.broker.network.large_requests import Bounds
-from lowtide.broker.partitions.delayed import fetch_in_slices, fetch_of_rows
+from lowtide.broker.partitions.delayed import fetch as delayed_fetch
+from lowtide.broker.partitions.delayed import fetch_in_slices, fetch_of_rows, small_fetch
 from lowtide.broker.partitions.delayed.fetch_in_slices import respond_in_steps
 from lowtide.broker.partitions.delayed.fetch_reader import FetchReader
 from lowtide.broker.partitions.delayed.fetch_rules import FetchOutcome, FetchRules
@@ -38,7 +39,7 @@ RULES = FetchRules(
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten partitions count as very many, and a slice reads a few of them while the world's clock is slow."""
     monkeypatch.setattr(fetch_handler, "BOUNDS", Bounds(undivided_max=10, rows_at_once=7))
-    for module in (fetch_handler, large_fetch):
+    for module in (delayed_fetch, small_fetch, large_fetch):
         monkeypatch.setattr(module, "PARTITIONS_AT_ONCE", 10)
     for module in (fetch_in_slices, fetch_of_rows):
         monkeypatch.setattr(module, "PARTITIONS_OF_A_STEP", 5)
@@ -390,7 +391,7 @@ def test_an_answer_of_very_many_pieces_is_sent_in_turns(monkeypatch: pytest.Monk
 )
 def test_followers_with_large_fetches_are_answered_as_soon(monkeypatch: pytest.MonkeyPatch, scenario: Callable[[], None]) -> None:
     """With a session they are read in slices; those of old brokers have no session, and watch each partition."""
-    monkeypatch.setattr(fetch_handler, "PARTITIONS_AT_ONCE", 0)
+    monkeypatch.setattr(delayed_fetch, "PARTITIONS_AT_ONCE", 0)
     scenario()
 
 
