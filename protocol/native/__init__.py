@@ -87,11 +87,12 @@ FetchedRow = tuple["str | bytes", int, int, int, int, int, int]
 log start, and how many bytes it takes."""
 
 SmallFetch = tuple[int, int, "str | None", int, int, int, int, int, bool, int, int, str, tuple[FetchedRow, ...]]
-"""Version, correlation id, client id, replica id and its broker epoch (-1 of a consumer), how long to wait in ms, for how many bytes, how many
-bytes it takes, whether of committed records only, session and its epoch, rack, and at most 64 rows; nothing leaves the session."""
+"""Version, correlation id, client id, replica id and its broker epoch (-1 of a consumer), how long to wait in ms, for how many bytes, how
+many bytes it takes, whether of committed records only, session and its epoch, rack, and at most 64 rows; nothing leaves the session."""
 
 AnsweredRow = tuple["str | bytes", int, int, int, int, int]
-"""Topic (its name, or its id where the version has ids), partition, high watermark, last stable offset, log start, and how many bytes of records; there is no error."""
+"""Topic (its name, or its id where the version has ids), partition, high watermark, last stable offset, log start, and how many bytes of
+records; there is no error."""
 
 NamedBytes = tuple[str, bytes]
 

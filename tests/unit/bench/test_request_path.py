@@ -58,7 +58,7 @@ def test_a_request_keeps_to_its_budget(name: str) -> None:
             "Fetch, records there",
             [
                 (
-                    "broker/partitions/delayed/fetch_reader.py" if native.compiled is None else "broker/partitions/delayed/small_fetch.py",
+                    "broker/partitions/delayed/fetch_reader.py" if native.compiled is None else "broker/partitions/delayed/small_reads.py",
                     "read",
                 ),
                 ("storage/log/log_reading.py", "read"),
