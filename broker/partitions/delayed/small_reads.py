@@ -115,14 +115,14 @@ def read_wanted(
 def news_of(session: FetchSession, reads: list[Read], *, committed: bool) -> list[Read]:
     """Those that the client gets: they have records, or other offsets than it knows. The session knows them then."""
     news: list[Read] = []
-    changed = session.changed
+    changed: Any = session.changed
+    changed |= {read[0]: None for read in reads}  # All of them, before any is put last.
     for read in reads:
         target, partition, row, (_, _, high_watermark, last_stable, log_start, size), _ = read
         assert target is not None
         _, _, target.current_leader_epoch, target.fetch_offset, target.last_fetched_epoch, target.log_start_offset, target.maximum_bytes = (
             row
         )
-        changed[target] = None
         target.topic, target.traffic = partition.topic_partition.topic, partition.traffic
         if target.watched is not partition:
             target.watch(partition)
