@@ -58,9 +58,10 @@ class Requester(Protocol):
 
 
 class Authorizer(Protocol):
-    """The port. `allows_all` spares those who ask a thousand times a second."""
+    """The port. `allows_all` spares those who ask a thousand times a second; `audits_allowed`: what is allowed is written down, too."""
 
     allows_all: bool
+    audits_allowed: bool
 
     def authorize(self, requester: Requester, operation: Operation, resource: Resource, audit: Audit = Audit.BOTH) -> bool:
         """Whether the requester may do that to the resource."""
@@ -79,6 +80,7 @@ class AllowAll:
     """Nothing is forbidden."""
 
     allows_all: bool = True
+    audits_allowed: bool = False
 
     def authorize(self, requester: Requester, operation: Operation, resource: Resource, audit: Audit = Audit.BOTH) -> bool:
         """Yes."""

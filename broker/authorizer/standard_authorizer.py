@@ -45,7 +45,7 @@ class StandardAuthorizer:
         self._super_users = super_users
         self._allow_if_no_acl = allow_if_no_acl
         self._audit = audit
-        self._audits_allowed = AuditEvent.ALLOWED in audit.events
+        self.audits_allowed = AuditEvent.ALLOWED in audit.events
         self._acls: Mapping[bytes, AclImage] = {}
         self._decisions: dict[_Asked, bool] = {}
         self._grants: dict[tuple[KafkaPrincipal, str], WriteGrants] = {}
@@ -73,7 +73,7 @@ class StandardAuthorizer:
 
         None where each permission is audited.
         """
-        if self._audits_allowed:
+        if self.audits_allowed:
             return None
         key = requester.principal, requester.client_address
         grants = self._grants.get(key)
@@ -94,7 +94,7 @@ class StandardAuthorizer:
         if not allowed:
             if audit & Audit.DENIED:
                 self._note(AuditEvent.DENIED, "operation denied", requester, operation, resource)
-        elif self._audits_allowed and audit & Audit.ALLOWED:
+        elif self.audits_allowed and audit & Audit.ALLOWED:
             self._note(AuditEvent.ALLOWED, "operation allowed", requester, operation, resource)
         return allowed
 

@@ -101,8 +101,11 @@ def handler(broker: BrokerContext) -> HandlerSpec:
         clock=clock,
         planned=planned,
         readers=readers.of_listener,
+        reader_of=readers.of_small,
+        may_read=None if nothing_is_forbidden else readers.may_read,
+        may_follow=None if nothing_is_forbidden else readers.may_follow,
         maximum_bytes=fetch_maximum,
         selects_replicas=selects_replicas,
     )
-    quick = small_fetches(parts) if nothing_is_forbidden else None
+    quick = None if broker.authorizer.audits_allowed else small_fetches(parts)
     return HandlerSpec(key=ApiKey.FETCH, handle=handle, handle_steps=steps, bounds=BOUNDS, sends_records=True, quick=quick)

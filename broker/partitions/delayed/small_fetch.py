@@ -27,7 +27,7 @@ from lowtide.protocol.api_keys import TOPIC_IDS_SINCE
 from lowtide.protocol.types import ZERO_TOPIC_ID
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from lowtide.broker.partitions.delayed.fetch import PlannedFetches
     from lowtide.broker.partitions.delayed.fetch_reader import FetchReader
@@ -57,6 +57,12 @@ class FetchParts(msgspec.Struct, frozen=True, kw_only=True):
     planned: PlannedFetches
     readers: Mapping[str, FetchReader]
     """Who reads everything, by listener."""
+    reader_of: Callable[[Client, Asked], FetchReader]
+    """Who reads what a client may read."""
+    may_read: Callable[[Client, str], bool] | None
+    """Whether a client may read a topic; None where nothing is forbidden."""
+    may_follow: Callable[[Client], bool] | None
+    """The same of a broker that follows."""
     maximum_bytes: int
     """`fetch.max.bytes`."""
     selects_replicas: bool
@@ -94,6 +100,8 @@ class SmallFetches:
         if found is None:
             return None
         reads, size = found
+        if parts.may_read is not None and not all(parts.may_read(client, read[1].topic_partition.topic) for read in reads):
+            return None
         if size < minimum_bytes and wait_ms > 0:
             return self._wait(asked, session, client, limit)
         for read in reads:
@@ -127,7 +135,8 @@ class SmallFetches:
     def _wait(self, asked: Asked, session: FetchSession | None, client: Client, limit: int) -> Any:
         """Read again in the plain form, which can wait."""
         parts, now_ms = self._parts, self._parts.clock.monotonic_ms()
-        reader, answer = parts.readers[client.listener_name], SmallAnswer(self._writer, asked[1])
+        reader = parts.readers[client.listener_name] if parts.may_read is None else parts.reader_of(client, asked)
+        answer = SmallAnswer(self._writer, asked[1])
         if session is None:
             targets = [_target(row) for row in asked[12]]
             return parts.planned.of_consumer(reader, FetchPlan(targets=targets), targets, _rules(asked, limit), now_ms, answer)
@@ -136,9 +145,11 @@ class SmallFetches:
 
     def _follow(self, asked: Asked, session: FetchSession, client: Client) -> Any:
         """A follower's fetch in its session."""
+        parts, now_ms = self._parts, self._parts.clock.monotonic_ms()
         if any((row[0], row[1]) not in session.targets for row in asked[12]):
             return None
-        parts, now_ms = self._parts, self._parts.clock.monotonic_ms()
+        if parts.may_follow is not None and not parts.may_follow(client):
+            return None
         plan = self._advance(session, asked, now_ms)
         reader, answer = parts.readers[client.listener_name], SmallAnswer(self._writer, asked[1])
         rules = _rules(asked, min(asked[7], parts.maximum_bytes))
@@ -227,7 +238,7 @@ def _by_topic(rows: list[Row]) -> list[Row]:
 
 
 def _content(pieces: Sequence[bytes], slices: Sequence[FileSlice]) -> bytes | None:
-    """All of it as bytes; None where that is much, isn't in the page cache, or can't be read: whoever sends it sees why."""
+    """All of it as bytes; None where that is much, isn't in the page cache, or can't be read: what sends it sees why."""
     left, parts = _READ_AT_ONCE_BYTES, list[bytes | bytearray]()
     for number, part in enumerate(slices):
         left -= part.size

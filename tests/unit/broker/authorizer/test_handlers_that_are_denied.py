@@ -48,6 +48,7 @@ class Only:
     """Allows exactly these."""
 
     allows_all = False
+    audits_allowed = False
 
     def __init__(self, *allowed: tuple[Operation, Resource]) -> None:
         self.allowed = allowed

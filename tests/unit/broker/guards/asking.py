@@ -25,6 +25,7 @@ class Only:
     """Allows exactly these; records the questions."""
 
     allows_all = False
+    audits_allowed = False
 
     def __init__(self, *allowed: tuple[Operation, Resource]) -> None:
         self.allowed = allowed

@@ -22,6 +22,8 @@ from lowtide.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlteredQuotaEntity,
 )
+from lowtide.protocol.messages.create_acls import AclCreation, CreateAclsRequest
+from lowtide.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from lowtide.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, ReplicaState
 from lowtide.protocol.types import ZERO_TOPIC_ID
@@ -40,11 +42,17 @@ PLACES: Final = [("t", 0), ("t", 1), ("u", 0), ("f", 0), ("t", 7), ("unknown", 0
 """Partitions that are led here, one that has a follower, and two that there aren't."""
 FOLLOWED: Final = ("f", 0)
 SMALL, LARGE = 1, 20_000
+TOPIC, CLUSTER, CLUSTER_NAME = 2, 4, "kafka-cluster"
+ALL, READ, CLUSTER_ACTION, DENY, ALLOW, LITERAL = 2, 3, 9, 2, 3, 3
+SECURED: Final = {
+    "authorizer_class_name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow_everyone_if_no_acl_found": "true",
+}
 
 Operation = tuple[str, int, int, int, int]
 
 KINDS: Final = (
-    ["begin_session", "wait", "produce", "transaction", "end", "delete", "recreate", "wrong"]
+    ["begin_session", "wait", "produce", "transaction", "end", "delete", "recreate", "wrong", "forbid"]
     + 2 * ["fetch", "follow"]
     + 4 * ["continue_session"]
 )
@@ -58,8 +66,9 @@ FIRST: Final[list[Operation]] = [("produce", 0, SMALL, 0, 0), ("produce", 2, LAR
 class Player:
     """Carries operations out, and notes what came of them: the same numbers give the same requests in both forms."""
 
-    def __init__(self, world: Leading) -> None:
+    def __init__(self, world: Leading, *, is_secured: bool = False) -> None:
         self.world = world
+        self.is_secured = is_secured
         self.seen: list[Any] = []
         self.sessions: list[dict[str, Any]] = []
         self.other: Any = None
@@ -68,11 +77,18 @@ class Player:
         self.sequences: dict[tuple[tuple[str, int], int], int] = {}
 
     async def begin(self) -> None:
-        await self.world.start(2)
+        await self.world.start(2, **(SECURED if self.is_secured else {}))
         await self.world.create_topic("t", (1,), (1,))
         await self.world.create_topic("u", (1,))
         await self.world.create_topic("f", (1, 2))
         self.other = await self.world.connect()
+        if self.is_secured:
+            anybody: dict[str, Any] = {"principal": "User:ANONYMOUS", "host": "*", "operation": ALL, "permission_type": ALLOW}
+            rules = [
+                AclCreation(resource_type=kind, resource_name=name, **anybody) for kind, name in ((TOPIC, "*"), (CLUSTER, CLUSTER_NAME))
+            ]
+            await self.other.request(CreateAclsRequest(creations=rules), 3)
+            await self.world.see()
 
     async def play(self, operation: Operation) -> None:
         kind, *numbers = operation
@@ -230,6 +246,27 @@ class Player:
         await self.world.create_topic("u", (1,))
         return None
 
+    async def forbid(self, place: int, allows: int, _: int, __: int) -> Any:
+        """A client may not read a topic, or a broker not follow; or each may again."""
+        if not self.is_secured:
+            return None
+        topic = PLACES[place % 4][0]
+        kind, name, operation = [(TOPIC, topic, READ), (CLUSTER, CLUSTER_NAME, CLUSTER_ACTION)][place % 7 == 0]
+        entry: dict[str, Any] = {"principal": "User:ANONYMOUS", "host": "*", "operation": operation, "permission_type": DENY}
+        if allows % 3:
+            found = DeleteAclsFilter(
+                resource_type_filter=kind,
+                resource_name_filter=name,
+                pattern_type_filter=LITERAL,
+                **{f"{field}_filter" if field in ("principal", "host") else field: value for field, value in entry.items()},
+            )
+            answer = await self.other.request(DeleteAclsRequest(filters=[found]), 3)
+        else:
+            made = AclCreation(resource_type=kind, resource_name=name, resource_pattern_type=LITERAL, **entry)
+            answer = await self.other.request(CreateAclsRequest(creations=[made]), 3)
+        await self.world.see()
+        return answer
+
     def figures(self, sessions: FetchSessionCache) -> Any:
         """What was counted, and what the sessions know."""
         replicas = self.world.replicas
@@ -266,7 +303,7 @@ def chosen(number: int) -> list[tuple[str, int]]:
     return some if number % 3 else some[::-1]
 
 
-def played(operations: list[Operation]) -> list[Any]:
+def played(operations: list[Operation], *, is_secured: bool = False) -> list[Any]:
     """What came of the operations, and the figures in the end."""
     seen: list[Any] = []
     caches: list[FetchSessionCache] = []
@@ -276,7 +313,7 @@ def played(operations: list[Operation]) -> list[Any]:
         return caches[-1]
 
     async def run(world: Leading) -> None:
-        player = Player(world)
+        player = Player(world, is_secured=is_secured)
         await player.begin()
         for operation in FIRST + operations:
             await player.play(operation)
@@ -291,15 +328,17 @@ def played(operations: list[Operation]) -> list[Any]:
 
 @needs_compiled
 @settings(deadline=None, max_examples=examples(100))
-@example([("transaction", 0, 0, 0, 0), ("end", 0, 0, 0, 0), ("fetch", 8, 1, 0, 6)])
-@example([("produce", 1, LARGE - 1, 0, 0), ("produce", 1, LARGE - 1, 0, 0), ("fetch", 8, 0b110, 0, 7)])
-@example([("continue_session", 0, 1, 1, 1), ("delete", 0, 1, 0, 0), ("continue_session", 0, 1, 0, 3)])
-@given(st.lists(OPERATIONS, min_size=15, max_size=80))
-def test_both_forms_give_the_same_answers_sessions_and_figures(operations: list[Operation]) -> None:
-    compiled = played(operations)
+@example([("transaction", 0, 0, 0, 0), ("end", 0, 0, 0, 0), ("fetch", 8, 1, 0, 6)], False)
+@example([("produce", 1, LARGE - 1, 0, 0), ("produce", 1, LARGE - 1, 0, 0), ("fetch", 8, 0b110, 0, 7)], False)
+@example([("continue_session", 0, 1, 1, 1), ("delete", 0, 1, 0, 0), ("continue_session", 0, 1, 0, 3)], False)
+@example([("forbid", 4, 0, 0, 0), ("fetch", 8, 1, 0, 6), ("forbid", 4, 1, 0, 0), ("fetch", 8, 1, 0, 6)], True)
+@example([("follow", 0, 0, 0, 1), ("forbid", 0, 0, 0, 0), ("follow", 0, 0, 0, 1)], True)
+@given(st.lists(OPERATIONS, min_size=15, max_size=80), st.booleans())
+def test_both_forms_give_the_same_answers_sessions_and_figures(operations: list[Operation], is_secured: bool) -> None:  # noqa: FBT001
+    compiled = played(operations, is_secured=is_secured)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(native, "compiled", None)
-        plain = played(operations)
+        plain = played(operations, is_secured=is_secured)
     for number, (left, right) in enumerate(zip(compiled, plain, strict=True)):
         assert left == right, (number, (FIRST + operations)[number : number + 1])
 
