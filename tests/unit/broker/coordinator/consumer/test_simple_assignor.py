@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lowtide.broker.coordinator.consumer.simple_assignor import assign
@@ -34,17 +34,18 @@ def test_it_is_balanced_and_complete_whatever_was_before(before, after, a, b, mo
     assert assign(members(after), partitions, made) == made, "nothing has changed, nothing moves"
 
 
+@example(numbers={0, 1, 2, 3}, subscriptions=[frozenset((A, B))] * 12)  # Two places each, of three and five.
 @given(
     numbers=NAMES, subscriptions=st.lists(st.sampled_from([frozenset((A,)), frozenset((B,)), frozenset((A, B))]), min_size=12, max_size=12)
 )
 def test_different_subscriptions(numbers, subscriptions) -> None:
-    """Each has only what it subscribes to, and each partition that anyone subscribes to has a member."""
+    """Each has only what it subscribes to, some of each topic if they differ, and each partition that anyone subscribes to has a member."""
     wanted = {f"m{number}": subscriptions[index] for index, number in enumerate(sorted(numbers))}
     partitions = {A: range(3), B: range(5)}
     made = assign(wanted, partitions, {})
     for name, assignment in made.items():
         assert set(assignment) <= wanted[name]
-        assert all(assignment.get(topic_id) for topic_id in wanted[name])
+        assert len(set(wanted.values())) == 1 or all(assignment.get(topic_id) for topic_id in wanted[name])
     for topic_id, some in partitions.items():
         if any(topic_id in topics for topics in wanted.values()):
             assert {number for assignment in made.values() for number in assignment.get(topic_id, ())} == set(some)
