@@ -18,7 +18,7 @@ from lowtide.broker.network.outgoing import EncodedAnswer, Part
 from lowtide.broker.network.routes import QuickPath
 from lowtide.broker.partitions.delayed.fetch_reader import response_of, sent_of
 from lowtide.broker.partitions.delayed.fetch_rules import FetchRules
-from lowtide.broker.partitions.delayed.small_reads import news_of, read_wanted, wanted_of
+from lowtide.broker.partitions.delayed.small_reads import news_of, read_wanted, renew, wanted_of
 from lowtide.broker.partitions.fetch_session import CONSUMER, FINAL_EPOCH, INITIAL_EPOCH, FetchPlan, FetchTarget
 from lowtide.broker.partitions.fetch_session_slots import NO_SESSION
 from lowtide.broker.slices import PARTITIONS_AT_ONCE
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 
 _READ_AT_ONCE_BYTES: Final = 16 * 1024
 """What of an answer's records is read when it is made, at most; more is read when the socket has room for it."""
+
+_ANSWER_BYTES_MAX: Final = 1 << 30
+"""Of the records of an answer. What comes near the largest frame is unusual."""
 
 Row = tuple["AnsweredRow", "FileSlice | None"]
 """What is answered of a partition, and with which records."""
@@ -86,9 +89,9 @@ class SmallFetches:
                 return None
         elif not rows or replica_id >= 0 or len(rows) > PARTITIONS_AT_ONCE:
             return None
-        client.of_a_follower = replica_id >= 0
         if session is not None and replica_id >= 0:
             return self._follow(asked, session, client)
+        client.of_a_follower = False
         return None if asked[11] and self._parts.selects_replicas else self._consume(asked, session, client)
 
     def _consume(self, asked: Asked, session: FetchSession | None, client: Client) -> Any:
@@ -101,6 +104,8 @@ class SmallFetches:
             return None
         reads, size = found
         if parts.may_read is not None and not all(parts.may_read(client, read[1].topic_partition.topic) for read in reads):
+            return None
+        if size > _ANSWER_BYTES_MAX:
             return None
         if size < minimum_bytes and wait_ms > 0:
             return self._wait(asked, session, client, limit)
@@ -150,6 +155,7 @@ class SmallFetches:
             return None
         if parts.may_follow is not None and not parts.may_follow(client):
             return None
+        client.of_a_follower = True
         plan = self._advance(session, asked, now_ms)
         reader, answer = parts.readers[client.listener_name], SmallAnswer(self._writer, asked[1])
         rules = _rules(asked, min(asked[7], parts.maximum_bytes))
@@ -160,15 +166,7 @@ class SmallFetches:
         self._parts.sessions.advance(session, now_ms)
         for row in asked[12]:
             target = session.targets[row[0], row[1]]
-            (
-                _,
-                _,
-                target.current_leader_epoch,
-                target.fetch_offset,
-                target.last_fetched_epoch,
-                target.log_start_offset,
-                target.maximum_bytes,
-            ) = row
+            renew(target, row)
             session.changed[target] = None
         return FetchPlan(session=session, session_id=session.session_id, incremental=True)
 

@@ -120,9 +120,7 @@ def news_of(session: FetchSession, reads: list[Read], *, committed: bool) -> lis
     for read in reads:
         target, partition, row, (_, _, high_watermark, last_stable, log_start, size), _ = read
         assert target is not None
-        _, _, target.current_leader_epoch, target.fetch_offset, target.last_fetched_epoch, target.log_start_offset, target.maximum_bytes = (
-            row
-        )
+        renew(target, row)
         target.topic, target.traffic = partition.topic_partition.topic, partition.traffic
         if target.watched is not partition:
             target.watch(partition)
