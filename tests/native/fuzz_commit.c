@@ -5,6 +5,7 @@
 
 #include "commit.h"
 #include "fuzzing.h"
+#include "texts.h"
 
 #define FRAME_BYTES 8192
 
@@ -50,11 +51,6 @@ static size_t write_heartbeat(uint8_t *frame)
     unsigned version = (unsigned)(next() % 5);
     uint8_t *at = write_member(frame, 12, version, version >= 3, version >= 4);
     return (size_t)(write_number(at, 0, version >= 4 ? 1 : 0) - frame);
-}
-
-static void check_text(const struct text *text, const uint8_t *input, size_t size)
-{
-    CHECK(text->size == -1 || (text->size >= 0 && text->bytes >= input && text->bytes + text->size <= input + size));
 }
 
 static void check_member(const struct member *member, const uint8_t *input, size_t size)

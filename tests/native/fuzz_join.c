@@ -6,6 +6,7 @@
 
 #include "fuzzing.h"
 #include "join.h"
+#include "texts.h"
 
 #define FRAME_BYTES 8192
 
@@ -56,11 +57,6 @@ static size_t write_sync(uint8_t *frame)
     }
     at = write_rows(at, next() % (next() % 8 ? 3 : 21), is_flexible);
     return (size_t)(write_number(at, 0, is_flexible ? 1 : 0) - frame);
-}
-
-static void check_text(const struct text *text, const uint8_t *input, size_t size)
-{
-    CHECK(text->size >= -1 && (text->size <= 0 || (text->bytes >= input && text->bytes + text->size <= input + size)));
 }
 
 static void check_rows(const struct named_bytes *rows, int32_t count, const uint8_t *input, size_t size)

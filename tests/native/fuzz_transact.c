@@ -4,6 +4,7 @@
    was not mutated is read by its function, and an answer has as many bytes as were measured. Inputs are allocated at their exact size. */
 
 #include "fuzzing.h"
+#include "texts.h"
 #include "transact.h"
 
 #define FRAME_BYTES 8192
@@ -70,11 +71,6 @@ static size_t write_request(uint8_t *frame, unsigned api)
     }
     at = api == 1 ? write_name(at, next() % 40, is_flexible) : write_number(at, next() % 2, 1);
     return (size_t)(write_number(at, 0, is_flexible ? 1 : 0) - frame);
-}
-
-static void check_text(const struct text *text, const uint8_t *input, size_t size)
-{
-    CHECK(text->size <= 0 || (text->bytes >= input && text->bytes + text->size <= input + size));
 }
 
 static void check_done(const struct transaction *transaction, const uint8_t *input, size_t size)
