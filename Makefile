@@ -148,9 +148,9 @@ storm: $(INSTALLED) ## a million damaged frames against a real broker: FRAMES=10
 
 sanitize: ## the compiled walk over damaged records, and small requests, with gcc's sanitizers: SECONDS_LONG=600 SEED=7
 	@mkdir -p build
-	@for program in fuzz_walk fuzz_produce fuzz_commit fuzz_delete fuzz_transact fuzz_join; do \
+	@for program in fuzz_walk fuzz_produce fuzz_commit fuzz_delete fuzz_transact fuzz_join fuzz_fetch; do \
 	  $${CC:-cc} -std=c11 -O1 -g -Wall -Wextra -fsanitize=address,undefined -fno-sanitize-recover=all -Iprotocol/native -Itests/native \
-	    tests/native/$$program.c $(addprefix protocol/native/,records.c rows.c keys.c head.c produce.c runs.c commit.c delete.c transact.c join.c) -o build/$$program && \
+	    tests/native/$$program.c $(addprefix protocol/native/,records.c rows.c keys.c head.c produce.c runs.c commit.c delete.c transact.c join.c fetch.c) -o build/$$program && \
 	  build/$$program $${SECONDS_LONG:-60} $${SEED:-1} || exit 1; \
 	done
 
