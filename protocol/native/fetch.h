@@ -59,7 +59,7 @@ struct small_fetched {
 size_t fetched_room(const struct small_fetched *fetched);
 
 /* Writes the answer without its records. Returns its size; `cuts` has where, in these bytes, the records of each row that has any belong.
-   0, and nothing is written, for an answer that is too large for a frame. */
+   0 for an answer that is too large for a frame; `out` holds no frame then. */
 size_t write_fetched(const struct small_fetched *fetched, uint8_t *out, size_t cuts[FETCH_ROWS_MAX]);
 
 #endif

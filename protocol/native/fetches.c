@@ -102,13 +102,12 @@ static bool as_rows(PyObject *rows, struct small_fetched *fetched)
     fetched->topic_count = 0;
     fetched->row_count = (int32_t)PyTuple_Size(rows);
     for (int32_t number = 0; number < fetched->row_count; number++) {
-        struct answered_topic *last = fetched->topics + fetched->topic_count - 1;
         struct text topic;
         if (!as_row(item(rows, number), fetched->version >= FETCH_TOPIC_IDS_SINCE, &topic, &fetched->rows[number])) {
             return false;
         }
-        if (number > 0 && is_same(&last->topic, &topic)) {
-            last->count++;
+        if (number > 0 && is_same(&fetched->topics[fetched->topic_count - 1].topic, &topic)) {
+            fetched->topics[fetched->topic_count - 1].count++;
         } else {
             fetched->topics[fetched->topic_count++] = (struct answered_topic){.topic = topic, .first = number, .count = 1};
         }
