@@ -18,7 +18,7 @@ from lowtide.broker.network.outgoing import EncodedAnswer, Part
 from lowtide.broker.network.routes import QuickPath
 from lowtide.broker.partitions.delayed.fetch_reader import response_of, sent_of
 from lowtide.broker.partitions.delayed.fetch_rules import FetchRules
-from lowtide.broker.partitions.delayed.small_reads import news_of, read_wanted, renew, wanted_of
+from lowtide.broker.partitions.delayed.small_reads import news_of, read_wanted, wanted_of
 from lowtide.broker.partitions.fetch_session import CONSUMER, FINAL_EPOCH, INITIAL_EPOCH, FetchPlan, FetchTarget
 from lowtide.broker.partitions.fetch_session_slots import NO_SESSION
 from lowtide.broker.slices import PARTITIONS_AT_ONCE
@@ -166,7 +166,8 @@ class SmallFetches:
         self._parts.sessions.advance(session, now_ms)
         for row in asked[12]:
             target = session.targets[row[0], row[1]]
-            renew(target, row)
+            _, _, leader_epoch, target.fetch_offset, last_epoch, target.log_start_offset, target.maximum_bytes = row
+            target.current_leader_epoch, target.last_fetched_epoch = leader_epoch, last_epoch
             session.changed[target] = None
         return FetchPlan(session=session, session_id=session.session_id, incremental=True)
 

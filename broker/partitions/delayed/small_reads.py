@@ -50,12 +50,6 @@ def wanted_of(session: FetchSession | None, rows: Sequence[Row]) -> Sequence[Wan
     return [(target, _row_of(target) if row is None else row) for target, row in wanted.items()]
 
 
-def renew(target: FetchTarget, row: Row) -> None:
-    """The request names a partition of the session with these values."""
-    _, _, target.current_leader_epoch, target.fetch_offset, target.last_fetched_epoch, target.log_start_offset, limit = row
-    target.maximum_bytes = limit
-
-
 def _row_of(target: FetchTarget) -> Row:
     return (
         target.topic if target.topic_id == ZERO_TOPIC_ID else target.topic_id,
@@ -120,7 +114,8 @@ def news_of(session: FetchSession, reads: list[Read], *, committed: bool) -> lis
     for read in reads:
         target, partition, row, (_, _, high_watermark, last_stable, log_start, size), _ = read
         assert target is not None
-        renew(target, row)
+        _, _, leader_epoch, target.fetch_offset, last_epoch, target.log_start_offset, target.maximum_bytes = row
+        target.current_leader_epoch, target.last_fetched_epoch = leader_epoch, last_epoch
         target.topic, target.traffic = partition.topic_partition.topic, partition.traffic
         if target.watched is not partition:
             target.watch(partition)
