@@ -34,8 +34,10 @@ Read = tuple["FetchTarget | None", Partition, "Row", "AnsweredRow", "FileSlice |
 
 def wanted_of(session: FetchSession | None, rows: Sequence[Row]) -> Sequence[Wanted] | None:
     """What is to be visited, in its order, with what the request says of it; None where the session grows, or that is much."""
-    if session is None and len(rows) == 1:
-        return ((None, rows[0]),)
+    if len(rows) == 1:  # Most requests name one partition, and no other has changed.
+        target = None if session is None else session.targets.get((rows[0][0], rows[0][1]))
+        if session is None or (target is not None and session.changed.keys() <= {target}):
+            return ((target, rows[0]),)
     named = {(row[0], row[1]): row for row in rows}
     if session is None:
         return [(None, row) for row in rows] if len(named) == len(rows) else None  # Of two mentions the last counts.
