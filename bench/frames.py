@@ -173,7 +173,7 @@ def fetch_frame(topic: str, partition: int) -> FetchFrame:
 
 
 SESSION_VERSION = 11
-"""The first with all fields that matter, and the last whose fields have the same size in every answer."""
+"""The last whose fields have the same size in every request and answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +185,7 @@ class SessionFrame:
     """The position of the four bytes of the epoch in the request."""
 
     error_position: int
-    """That of the partition's error code in the answer."""
+    """That of the session's error code in the answer."""
 
 
 def session_frame(topic: str, session_id: int, offset: int | None) -> SessionFrame:
@@ -195,8 +195,7 @@ def session_frame(topic: str, session_id: int, offset: int | None) -> SessionFra
         return request_frame(session_request(topic, session_id, epoch, offset), SESSION_VERSION)
 
     def answer(error: int) -> bytes:
-        row = PartitionData(partition_index=0, error_code=error, high_watermark=0, records=b"")
-        return response_frame(FetchResponse(responses=[FetchableTopicResponse(topic=topic, partitions=[row])]), SESSION_VERSION)
+        return response_frame(FetchResponse(error_code=error, responses=[]), SESSION_VERSION)
 
     return SessionFrame(request=request(0), epoch_position=first_difference(request), error_position=first_difference(answer))
 

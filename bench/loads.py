@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from .client import Address, Client, check
+from .errors import BenchError
 from .frames import (
     SESSION_VERSION,
     SessionFrame,
@@ -121,18 +122,24 @@ def fetches(target: Target, amounts: Amounts) -> Figures:
     """Fetch the only record of a topic on many connections, closed loops: without sessions, in sessions, and in sessions without news."""
     figures: Figures = {}
     with topic_on(target, 1) as topic:
-        _produce(topic, batch(1, SMALL_RECORD_BYTES, now_ms()), 1)
+        records = batch(1, SMALL_RECORD_BYTES, now_ms())
+        _produce(topic, records, 1)
         check_ends(topic, 1)
         plain = fetch_frame(topic.name, 0)
         count, leader = amounts.closed_connections, topic.leaders[0]
         kinds = {
             "no session": ([Lane(leader, itertools.repeat(plain.request)) for _ in range(count)], plain.error_position),
             "session": ([_session_lane(leader, topic.name, 0) for _ in range(count)], session_frame(topic.name, 0, 0).error_position),
-            "idle session": ([_session_lane(leader, topic.name, None) for _ in range(count)], None),
+            "idle session": (
+                [_session_lane(leader, topic.name, None) for _ in range(count)],
+                session_frame(topic.name, 0, None).error_position,
+            ),
         }
         for kind, (lanes, error_position) in kinds.items():
             with cost_of(target) as cost:
                 load = pump(lanes, count=amounts.metadata, error_position=error_position)
+            if kind != "idle session" and load.received_bytes < load.count * len(records):
+                raise BenchError(f"fetches gave {load.received_bytes} bytes, which can't be {load.count} records")
             figures |= {f"{kind}, {name}": value for name, value in (_requests(load, cost.cpu_s) | generator(load)).items()}
     return figures
 

@@ -6,6 +6,7 @@ import struct
 from typing import Any
 
 from bench.frames import (
+    SESSION_VERSION,
     VERSIONS,
     batch,
     delete_error_position,
@@ -16,6 +17,7 @@ from bench.frames import (
     produce_error_position,
     produce_frame,
     response_frame,
+    session_frame,
 )
 from lowtide.protocol.api_keys import API, ApiKey, response_header_is_flexible
 from lowtide.protocol.compiler import codec_for
@@ -94,6 +96,19 @@ def test_fetch():
     assert error_at(answer, frame.error_position) == 1
     assert int.from_bytes(answer[frame.records_position : frame.records_position + 4], "big") == len(made)
     assert answer[frame.records_position + 4 :] == made
+
+
+def test_fetch_in_a_session():
+    for offset in (7, None):
+        frame = session_frame(TOPIC, 5, offset)
+        request = bytearray(frame.request)
+        struct.pack_into(">i", request, frame.epoch_position, 123_456)
+        header, position = decode_request_header(bytes(request), 4, len(request))
+        message = codec_for(API[ApiKey.FETCH].request, header.api_version).decode(bytes(request), position, len(request))
+        assert (message.session_id, message.session_epoch) == (5, 123_456)
+        assert [row.fetch_offset for topic in message.topics for row in topic.partitions] == ([] if offset is None else [offset])
+        answer = response_frame(FetchResponse(error_code=71, session_id=5, responses=[]), SESSION_VERSION)
+        assert error_at(answer, frame.error_position) == 71
 
 
 def test_the_first_difference_is_where_the_field_begins():
