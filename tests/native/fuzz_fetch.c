@@ -180,12 +180,9 @@ static void try_request(const uint8_t *frame, size_t size, bool is_usual)
 
 int main(int count, char **arguments)
 {
-    long seconds = count > 1 ? atol(arguments[1]) : 10;
-    uint64_t seed = count > 2 ? strtoull(arguments[2], NULL, 10) : 1;
-    state = seed * 2654435761u + 88172645463325252u;
-    time_t end = time(NULL) + seconds;
+    struct session session = begin(count, arguments);
     static uint8_t frame[FRAME_BYTES];
-    for (unsigned long round = 0; (round & 1023) != 0 || time(NULL) < end; round++) {
+    for (unsigned long round = 0; (round & 1023) != 0 || time(NULL) < session.end; round++) {
         size_t rows = next() % (next() % 16 ? 5 : WRITTEN_ROWS_MAX + 1);
         size_t size = write_fetch(frame, rows);
         try_request(frame, size, rows <= FETCH_ROWS_MAX);
@@ -194,6 +191,5 @@ int main(int count, char **arguments)
             try_request(frame, mutate(frame, size), false);
         }
     }
-    printf("%lu runs from seed %llu\n", runs, (unsigned long long)seed);
-    return 0;
+    return finish(&session, runs);
 }

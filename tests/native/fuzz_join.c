@@ -160,12 +160,9 @@ static void try_request(const uint8_t *frame, size_t size, int whole)
 
 int main(int count, char **arguments)
 {
-    long seconds = count > 1 ? atol(arguments[1]) : 10;
-    uint64_t seed = count > 2 ? strtoull(arguments[2], NULL, 10) : 1;
-    state = seed * 2654435761u + 88172645463325252u;
-    time_t end = time(NULL) + seconds;
+    struct session session = begin(count, arguments);
     static uint8_t frame[FRAME_BYTES];
-    for (unsigned long round = 0; (round & 1023) != 0 || time(NULL) < end; round++) {
+    for (unsigned long round = 0; (round & 1023) != 0 || time(NULL) < session.end; round++) {
         int api = (int)(next() % 2);
         size_t size = api == 0 ? write_join(frame) : write_sync(frame);
         CHECK(size <= FRAME_BYTES);
@@ -175,6 +172,5 @@ int main(int count, char **arguments)
             try_request(frame, mutate(frame, size), 2);
         }
     }
-    printf("%lu runs from seed %llu\n", runs, (unsigned long long)seed);
-    return 0;
+    return finish(&session, runs);
 }

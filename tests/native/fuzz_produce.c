@@ -201,12 +201,9 @@ static void try_round(const uint8_t *bytes, size_t size, size_t whole)
 
 int main(int count, char **arguments)
 {
-    long seconds = count > 1 ? atol(arguments[1]) : 10;
-    uint64_t seed = count > 2 ? strtoull(arguments[2], NULL, 10) : 1;
-    state = seed * 2654435761u + 88172645463325252u;
-    time_t end = time(NULL) + seconds;
+    struct session session = begin(count, arguments);
     static uint8_t frame[FRAME_BYTES], bytes[FRAMES_MAX * FRAME_BYTES];
-    for (unsigned long round = 0; (round & 1023) != 0 || time(NULL) < end; round++) {
+    for (unsigned long round = 0; (round & 1023) != 0 || time(NULL) < session.end; round++) {
         size_t size = write_request(frame);
         try_request(frame, size, 1);
         int is_run;
@@ -223,6 +220,5 @@ int main(int count, char **arguments)
             try_request(frame, mutate(frame, size), 0);
         }
     }
-    printf("%lu runs from seed %llu\n", runs, (unsigned long long)seed);
-    return 0;
+    return finish(&session, runs);
 }

@@ -247,13 +247,10 @@ static size_t write_batch(uint8_t *out)
 
 int main(int count, char **arguments)
 {
-    long seconds = count > 1 ? atol(arguments[1]) : 10;
-    uint64_t seed = count > 2 ? strtoull(arguments[2], NULL, 10) : 1;
-    state = seed * 2654435761u + 88172645463325252u;
-    time_t end = time(NULL) + seconds;
+    struct session session = begin(count, arguments);
     unsigned long runs = 0;
     static uint8_t bytes[1 << 16];
-    while ((runs & 1023) != 0 || time(NULL) < end) {
+    while ((runs & 1023) != 0 || time(NULL) < session.end) {
         for (unsigned place = 0; place < DECIDING; place++) {
             bytes[place] = (uint8_t)next();
         }
@@ -267,7 +264,6 @@ int main(int count, char **arguments)
         free(input);
         runs++;
     }
-    printf("%lu runs from seed %llu\n", runs, (unsigned long long)seed);
-    return 0;
+    return finish(&session, runs);
 }
 #endif

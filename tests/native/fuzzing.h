@@ -43,6 +43,27 @@ static inline uint64_t next(void)
     return state;
 }
 
+/* What a program was called with: for how many seconds it runs, and the seed of its numbers. */
+struct session {
+    uint64_t seed;
+    time_t end;
+};
+
+static inline struct session begin(int count, char **arguments)
+{
+    struct session session = {.seed = count > 2 ? strtoull(arguments[2], NULL, 10) : 1};
+    session.end = time(NULL) + (count > 1 ? atol(arguments[1]) : 10);
+    state = session.seed * 2654435761u + 88172645463325252u;
+    return session;
+}
+
+/* Says how many inputs were tried. Returns what `main` returns. */
+static inline int finish(const struct session *session, unsigned long runs)
+{
+    printf("%lu runs from seed %llu\n", runs, (unsigned long long)session->seed);
+    return 0;
+}
+
 /* Big-endian, as all numbers of the protocol. */
 static inline uint8_t *write_number(uint8_t *at, uint64_t value, unsigned bytes)
 {
