@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from . import load
 from .franz_go import FranzGo
 from .lowtide_process import LowtideProcess
-from .members import DEADLINE_S, QUICK, Client, Member, all_told, until
+from .members import DEADLINE_S, QUICK, Client, Member, outputs_of, until
 from .tools import JavaClient
 
 pytestmark = pytest.mark.interop
@@ -125,7 +125,7 @@ def test_each_record_is_transformed_once_though_a_member_is_killed(
     with ExitStack() as stack:
         first, second = stack.enter_context(join(1)), stack.enter_context(join(2))
         members = [first, second]
-        told = partial(all_told, *members)
+        told = partial(outputs_of, *members)
         until(lambda: bool(first.held and second.held), told)
         topics.write(name, {number: texts[:50] for number, texts in values.items()})
         until(lambda: bool(first.said("ended")), told)
@@ -133,7 +133,7 @@ def test_each_record_is_transformed_once_though_a_member_is_killed(
         members.append(stack.enter_context(join(1)))
         topics.write(name, {number: texts[50:] for number, texts in values.items()})
         everything = {(name, number): PER_PARTITION for number in values}
-        until(lambda: topics.committed(name) == everything, lambda: (topics.committed(name), all_told(*members)))
+        until(lambda: topics.committed(name) == everything, lambda: (topics.committed(name), outputs_of(*members)))
         read = topics.read_committed(f"{name}-out")
         assert Counter(value for _, value in read) == Counter(text for texts in values.values() for text in texts)
         ended = [line for member in members for line in member.said("ended")]
@@ -158,13 +158,13 @@ def test_kafka_streams_counts_each_word_once_though_it_is_killed(java: JavaClien
         first = stack.enter_context(start())
         lines = {number: [" ".join(words)] * LINES for number in range(PARTITIONS)}
         topics.write("lines", lines)
-        until(lambda: counted() > 0, partial(all_told, first))
+        until(lambda: counted() > 0, partial(outputs_of, first))
         first.kill()
         topics.write("lines", lines)
         second = stack.enter_context(start())
         total = 2 * PARTITIONS * LINES
-        until(lambda: counted() == total, partial(all_told, first, second))
-        until(lambda: len(topics.read_committed("counts")) >= total * len(words), partial(all_told, first, second))
+        until(lambda: counted() == total, partial(outputs_of, first, second))
+        until(lambda: len(topics.read_committed("counts")) >= total * len(words), partial(outputs_of, first, second))
         read = topics.read_committed("counts")
         assert {word: [int(count) for key, count in read if key == word] for word in words} == {
             word: list(range(1, total + 1)) for word in words
