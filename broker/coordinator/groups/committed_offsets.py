@@ -49,6 +49,9 @@ _KEPT_ROWS: Final[dict[type[Any], tuple[Any, ...]]] = {
 NO_RETENTION_TIME: Final = -1
 """A client leaves it to the broker how long its offsets are kept."""
 
+_LATEST_MS: Final = 2**63 - 1
+"""What the record of an offset has room for: for ever."""
+
 
 class CommittedOffsets:
     """The committed offsets of groups. `offsets`: group → topic → partition → what was committed."""
@@ -150,7 +153,7 @@ class CommittedOffsets:
         Errors: OFFSET_METADATA_TOO_LARGE, INVALID_COMMIT_OFFSET_SIZE, of single partitions.
         """
         retention_ms = request.retention_time_ms
-        expires_ms = NO_TIMESTAMP if retention_ms == NO_RETENTION_TIME else effects.wall_ms + retention_ms
+        expires_ms = NO_TIMESTAMP if retention_ms == NO_RETENTION_TIME else min(effects.wall_ms + retention_ms, _LATEST_MS)
         return [
             OffsetCommitResponseTopic(
                 name=topic.name,

@@ -121,6 +121,13 @@ def test_offsets_of_a_consuming_group_expire_except_for_its_topics(world: World)
     assert (committed(world), committed(world, "u")) == (5, None)
 
 
+@pytest.mark.parametrize("retention_ms", [2**63 - 1, 2**62, -(2**63)])
+def test_a_retention_time_may_be_any_number(world: World, retention_ms: int):
+    """Added to the time it may be more than a record's field holds; such offsets are kept for ever."""
+    commit(world, 5, retention_time_ms=retention_ms)
+    assert committed(world) == 5
+
+
 def test_an_old_client_may_set_the_retention_time(world: World):
     commit(world, 5, retention_time_ms=5_000)
     world.pass_time(4_900)
