@@ -3,8 +3,9 @@
 Guards: epochs and start offsets strictly rise, no start offset lies below the log start after a trim nor above the log end. From these
 entries replicas find where their logs part (KIP-101, KIP-279); a wrong entry is a lost or doubled record after an election.
 
-It doesn't write the file `leader-epoch-checkpoint`: `storage/log/log.py` stages it when `dirty` says so. Nothing waits for that file,
-because every entry that has records can be read back from their batch headers: entries at or above the recovery point are.
+It doesn't write the file `leader-epoch-checkpoint`: `storage/log/log.py` stages it when `dirty` says so, for the next flush. Nothing else
+waits for it: of what isn't flushed yet all batches are there, and their headers say it. Below that compaction may have left no batch of an
+epoch, and only the file knows where that began.
 
 Source: Kafka's LeaderEpochFileCache.
 """
@@ -13,11 +14,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
+from typing import Final
 
 from lowtide.protocol.types import NO_LEADER_EPOCH, UNKNOWN_OFFSET, LeaderEpoch, Offset
 
 MAXIMUM_ENTRIES = 100_000
 """Beyond it the oldest entries are dropped: an election a second for a day, far more than a log's retention ever holds."""
+
+_NEVER: Final[Offset] = 2**63 - 1
 
 
 class LeaderEpochs:
@@ -58,6 +62,20 @@ class LeaderEpochs:
             del self._epochs[0], self._starts[0]
         self._changed()
         return True
+
+    def confirm(self, epoch: LeaderEpoch, base_offset: Offset, last_offset: Offset) -> Offset:
+        """A batch that is there says that `epoch` wrote it; its word counts. Entries that no batch contradicts stay.
+
+        Batches below the first entry say nothing: the log starts above them. Returns up to where (exclusive) the next batches of the same
+        epoch need no look.
+        """
+        starts = self._starts
+        if starts and last_offset < starts[0]:
+            return starts[0]
+        if not starts or self.epoch_at(last_offset) != epoch or self.epoch_at(max(base_offset, starts[0])) != epoch:
+            self.assign(epoch, base_offset)
+        later = bisect_right(self._starts, last_offset)
+        return self._starts[later] if later < len(self._starts) else _NEVER
 
     def end_offset_for(self, epoch: LeaderEpoch, log_end_offset: Offset) -> tuple[LeaderEpoch, Offset]:
         """The largest epoch at or below `epoch` that wrote here, and the exclusive end of what it wrote.

@@ -23,7 +23,7 @@ from lowtide.protocol.records import (
     RECORD_BATCH_OVERHEAD,
     SMALLEST_BATCH_LENGTH,
 )
-from lowtide.protocol.types import FilePosition, Offset
+from lowtide.protocol.types import NO_LEADER_EPOCH, FilePosition, Offset
 from lowtide.runtime.filesystem import File
 from lowtide.storage.errors import storage_error
 from lowtide.storage.log.hole import Hole
@@ -48,10 +48,10 @@ class CheckedSegment(msgspec.Struct, gc=False):
 def check_segment(segment: Segment, epochs: LeaderEpochs, interval_bytes: int) -> CheckedSegment:
     """Checks a closed segment from its first byte behind a hole, builds its indexes again, and notes the leader epochs of its batches.
 
-    Epochs that are said to begin in this segment or later are forgotten first: the batches' own word counts. The segment isn't changed;
-    the caller cuts it. Errors: StorageError when reading fails.
+    Where they contradict what was noted, the batches' own word counts. An epoch whose batches compaction has removed stays: without it a
+    replica that has others of an older epoch in their place would be taken for one that doesn't diverge. The segment isn't changed; the
+    caller cuts it. Errors: StorageError when reading fails.
     """
-    epochs.truncate_from_end(segment.base_offset)
     segment.reset_indexes()
     check = _Check(segment, epochs, interval_bytes)
     buffer = memoryview(bytearray(min(_CHUNK_BYTES, max(segment.size, 1))))
@@ -99,6 +99,7 @@ class _Check:
         A batch that reaches beyond the chunk is left for the next one, unless it begins this one: then it is read in pieces.
         """
         segment, epochs, unpack = self._segment, self._epochs, BATCH_HEADER_STRUCT.unpack_from
+        confirmed, confirmed_to = NO_LEADER_EPOCH, 0
         left = segment.size - position
         at = 0
         while len(chunk) - at >= RECORD_BATCH_OVERHEAD:
@@ -121,8 +122,8 @@ class _Check:
             segment.note_batch(last_offset, position + at, end - at, max_timestamp, self._interval_bytes)
             if attributes & CONTROL_BIT:
                 self.has_markers = True
-            if epoch > epochs.latest:
-                epochs.assign(epoch, base_offset)
+            if epoch != confirmed or last_offset >= confirmed_to:
+                confirmed, confirmed_to = epoch, epochs.confirm(epoch, base_offset, last_offset)
             self.next_offset = last_offset + 1
             at = end
         if at < len(chunk) == left:
