@@ -330,9 +330,14 @@ class ReplicaFetcher:
         )
 
     def _on_truncated(self, following: Following, step: Truncate, error: OSError | None) -> None:
-        if error is None and not following.has_left and step.again and self.plan.version == OLD_FETCH_VERSION:
+        is_old = self.plan.version == OLD_FETCH_VERSION
+        again = step.again and is_old if error is None else is_passing(error) and (is_old or following.log.leader_epochs.latest < 0)
+        if again and not following.has_left:
+            # A Fetch that says no epoch would be answered as if nothing diverged.
             self._ask(following, FollowerEvent.ASK_EPOCH)
             self._parts.on_settled(following.key)
+            if error is not None:
+                self._delay(following, Delay(f"its log can't be cut: {error}"))
         else:
             self._on_cut(following, error)
 

@@ -8,6 +8,7 @@ import errno
 import pytest
 from msgspec.structs import replace
 
+from lowtide.protocol.api_keys import ApiKey
 from lowtide.runtime.filesystem.tree import files_below
 
 from .following import Following, offsets, records, row, simulate
@@ -257,5 +258,30 @@ def test_a_truncation_that_lacks_descriptors_is_repeated() -> None:
         asked = await world.next()
         assert offsets(log) == (1, 1, 1)
         assert [each.fetch_offset for each in asked.rows] == [1]
+
+    simulate(run)
+
+
+def test_an_old_broker_asks_again_where_to_truncate_when_it_lacked_descriptors() -> None:
+    """Its Fetch says no epoch: the leader would send what follows the records that are to go, as if nothing diverged."""
+
+    async def run(world: Following) -> None:
+        log = await world.begin(inter_broker_protocol_version="0.10.2")
+        await world.fetched(row(records=records(0) + records(1) + records(2), high_watermark=1))
+        asked = await world.next()
+        await world.change(leader_epoch=1)
+        world.answer(asked, row(high_watermark=1))
+        asked = await world.next(ApiKey.OFFSET_FOR_LEADER_EPOCH)
+        world.filesystem.open_files_max = 0
+        world.answer_epoch(asked, 0, 2)
+        answered = world.loop.time()
+        asked = await world.next(ApiKey.OFFSET_FOR_LEADER_EPOCH)
+        assert asked.at_s - answered > 0.9, "it rests"
+        assert offsets(log) == (0, 1, 3)
+        world.filesystem.open_files_max = None
+        world.answer_epoch(asked, 0, 2)
+        asked = await world.next()
+        assert offsets(log) == (0, 1, 2)
+        assert [each.fetch_offset for each in asked.rows] == [2]
 
     simulate(run)
