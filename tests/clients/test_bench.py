@@ -26,6 +26,7 @@ WORKLOADS = {
     "batches",
     "single",
     "closed",
+    "fetches",
     "metadata",
     "versions",
     "kcat",
