@@ -8,11 +8,6 @@
 #include <string.h>
 
 /* ---------------------------------------------------------------- requests */
-static PyObject *topic_of(const struct text *topic, bool is_id)
-{
-    return is_id ? PyBytes_FromStringAndSize((const char *)topic->bytes, topic->size) : text_of(topic);
-}
-
 static PyObject *row_of(const struct fetched_partition *row, PyObject *topic)
 {
     PyObject *made = PyTuple_New(7);
@@ -33,7 +28,7 @@ static PyObject *rows_of(const struct small_fetch *fetch)
         const struct fetched_partition *row = &fetch->rows[number];
         if (number == 0 || row->topic.bytes != row[-1].topic.bytes) {
             Py_XDECREF(topic);
-            topic = topic_of(&row->topic, fetch->version >= FETCH_TOPIC_IDS_SINCE);
+            topic = topic_or_id(&row->topic, fetch->version >= FETCH_TOPIC_IDS_SINCE);
         }
         if (topic == NULL || !put_item(rows, number, row_of(row, topic))) {
             Py_CLEAR(rows);

@@ -36,14 +36,6 @@ PyObject *rows_of(const struct small_commit *commit)
     return rows;
 }
 
-PyObject *topic_of(const struct small_commit *commit)
-{
-    if (commit->has_topic_id) {
-        return PyBytes_FromStringAndSize((const char *)commit->topic.bytes, commit->topic.size);
-    }
-    return text_of(&commit->topic);
-}
-
 PyObject *committed_answer(const struct small_commit *commit)
 {
     PyObject *answer = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)committed_size(commit));
@@ -67,7 +59,8 @@ PyObject *read_commit(PyObject *module, PyObject *const *arguments, Py_ssize_t g
     }
     PyObject *read = PyTuple_New(9);
     if (read != NULL && (!put_member(read, &commit.member) || !put_number(read, 4, commit.member.version) ||
-                         !put_item(read, 5, topic_of(&commit)) || !put_number(read, 6, commit.largest_partition) ||
+                         !put_item(read, 5, topic_or_id(&commit.topic, commit.has_topic_id)) ||
+                         !put_number(read, 6, commit.largest_partition) ||
                          !put_item(read, 7, rows_of(&commit)) || !put_item(read, 8, committed_answer(&commit)))) {
         Py_CLEAR(read);
     }

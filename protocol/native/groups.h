@@ -8,7 +8,6 @@
 
 /* What was read, as Python has it: null with an exception where there is no memory. */
 PyObject *rows_of(const struct small_commit *commit);
-PyObject *topic_of(const struct small_commit *commit);
 PyObject *committed_answer(const struct small_commit *commit);
 
 /* `read_commit(buffer, start, stop)` of the module. */

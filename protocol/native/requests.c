@@ -22,6 +22,11 @@ PyObject *text_of(const struct text *text)
     return text->size < 0 ? Py_NewRef(Py_None) : PyUnicode_DecodeUTF8((const char *)text->bytes, text->size, NULL);
 }
 
+PyObject *topic_or_id(const struct text *topic, bool is_id)
+{
+    return is_id ? PyBytes_FromStringAndSize((const char *)topic->bytes, topic->size) : text_of(topic);
+}
+
 bool view_request(struct views *views, PyObject *const *arguments, struct request *request)
 {
     int64_t start, stop;

@@ -22,6 +22,9 @@ bool put_number(PyObject *tuple, Py_ssize_t place, int64_t number);
 /* A string, or None: null with an exception where there is no memory. */
 PyObject *text_of(const struct text *text);
 
+/* A topic as its request names it: the bytes of its id, or its name. */
+PyObject *topic_or_id(const struct text *topic, bool is_id);
+
 /* `read_head(buffer, start, stop, is_flexible)` of the module. */
 PyObject *read_head(PyObject *module, PyObject *const *arguments, Py_ssize_t given);
 

@@ -103,7 +103,8 @@ PyObject *read_transactional_commit_of(PyObject *module, PyObject *const *argume
     if (read != NULL && (!put_transaction(read, &transaction) || !put_item(read, 3, text_of(&member->group)) ||
                          !put_number(read, 4, member->generation) || !put_item(read, 5, text_of(&member->id)) ||
                          !put_item(read, 6, text_of(&member->instance)) || !put_number(read, 7, member->version) ||
-                         !put_item(read, 8, topic_of(&commit)) || !put_number(read, 9, commit.largest_partition) ||
+                         !put_item(read, 8, topic_or_id(&commit.topic, commit.has_topic_id)) ||
+                         !put_number(read, 9, commit.largest_partition) ||
                          !put_item(read, 10, rows_of(&commit)) || !put_item(read, 11, committed_answer(&commit)))) {
         Py_CLEAR(read);
     }
