@@ -20,6 +20,7 @@ from lowtide.broker.partitions.follower_questions import FollowerQuestions, Ques
 from lowtide.broker.partitions.truncation_lines import TruncationLines
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.types import NO_LEADER_EPOCH
 from lowtide.replication.fetch_plan import OLD_FETCH_VERSION, Fetch, FetchLimits, FetchPlan
 from lowtide.replication.follower import (
     Decision,
@@ -330,22 +331,22 @@ class ReplicaFetcher:
         )
 
     def _on_truncated(self, following: Following, step: Truncate, error: OSError | None) -> None:
+        # A Fetch that says no epoch would be answered as if nothing diverged.
         is_old = self.plan.version == OLD_FETCH_VERSION
-        again = step.again and is_old if error is None else is_passing(error) and (is_old or following.log.leader_epochs.latest < 0)
-        if again and not following.has_left:
-            # A Fetch that says no epoch would be answered as if nothing diverged.
-            self._ask(following, FollowerEvent.ASK_EPOCH)
-            self._parts.on_settled(following.key)
-            if error is not None:
-                self._delay(following, Delay(f"its log can't be cut: {error}"))
-        else:
-            self._on_cut(following, error)
+        has_no_epoch = following.log.leader_epochs.latest == NO_LEADER_EPOCH
+        self._on_cut(following, error, asks=is_old and step.again if error is None else is_old or has_no_epoch)
 
-    def _on_cut(self, following: Following, error: OSError | None) -> None:
-        """The log was cut, or is as it was for want of room or of a descriptor: then it is fetched again after a rest, and cut again."""
+    def _on_cut(self, following: Following, error: OSError | None, *, asks: bool = False) -> None:
+        """The log was cut, or is as it was for want of room or of a descriptor: then it is fetched again after a rest, and cut again.
+
+        `asks`: the leader is to say first where the last leader epoch ends.
+        """
         lacks_room = error is not None and is_passing(error)
         if (error is None or lacks_room) and not following.has_left:
-            following.on_event(FollowerEvent.SETTLED)
+            if asks:
+                self._ask(following, FollowerEvent.ASK_EPOCH)
+            else:
+                following.on_event(FollowerEvent.SETTLED)
         self._parts.on_settled(following.key)
         if lacks_room and not following.has_left:
             self._delay(following, Delay(f"its log can't be cut: {error}"))
