@@ -125,10 +125,10 @@ def test_each_record_is_transformed_once_though_a_member_is_killed(
     with ExitStack() as stack:
         first, second = stack.enter_context(join(1)), stack.enter_context(join(2))
         members = [first, second]
-        told = partial(outputs_of, *members)
-        until(lambda: bool(first.held and second.held), told)
+        outputs = partial(outputs_of, *members)
+        until(lambda: bool(first.held and second.held), outputs)
         topics.write(name, {number: texts[:50] for number, texts in values.items()})
-        until(lambda: bool(first.said("ended")), told)
+        until(lambda: bool(first.said("ended")), outputs)
         first.kill()
         members.append(stack.enter_context(join(1)))
         topics.write(name, {number: texts[50:] for number, texts in values.items()})

@@ -292,9 +292,9 @@ def _key(target: FetchTarget) -> Any:
 def _state(target: FetchTarget) -> Any:
     """What a session knows of a partition."""
     watched = None if target.watched is None else target.watched.topic_partition
-    told = target.told_high_watermark, target.told_log_start_offset
+    sent = target.told_high_watermark, target.told_log_start_offset
     asked = target.fetch_offset, target.log_start_offset, target.maximum_bytes, target.current_leader_epoch, target.last_fetched_epoch
-    return target.key, target.topic, watched, told, asked, target.at_end
+    return target.key, target.topic, watched, sent, asked, target.at_end
 
 
 def chosen(number: int) -> list[tuple[str, int]]:
