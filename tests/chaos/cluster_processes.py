@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.create_topics import CreatableTopicResult
 from lowtide.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponsePartition
 from lowtide.simulation.client import ConnectionLostError, WireClient
 from lowtide.testing.etcd import EtcdCluster, EtcdProcess
@@ -306,7 +307,8 @@ class ClusterProcesses:
     ) -> None:
         """Through any broker; returns when all replicas are in sync, according to all brokers.
 
-        On a busy machine a broker may have lost its short session, and registers again: the request waits for those that it names.
+        On a busy machine a broker may have lost its short session, and registers again: the request waits for those that it names, and is
+        repeated, as clients do, where the broker is no longer the controller that it was when the request came.
         """
         asked = self.awake[-1]
         named = {broker_id for replicas in assignment or () for broker_id in replicas}
@@ -316,8 +318,14 @@ class ClusterProcesses:
 
         await self.until(f"brokers {sorted(named)} are registered", are_registered)
         request = topic_request(name, assignment, partitions=partitions, configs=configs)
-        answer = await self.ask(asked, request, CREATE_TOPICS_VERSION, limit_s=LIMIT_S)
-        assert answer.topics[0].error_code == ErrorCode.NONE, (ErrorCode(answer.topics[0].error_code), answer.topics[0].error_message)
+        rows: list[CreatableTopicResult] = []
+
+        async def is_decided() -> bool:
+            rows[:] = (await self.ask(asked, request, CREATE_TOPICS_VERSION, limit_s=LIMIT_S)).topics
+            return rows[0].error_code != ErrorCode.NOT_CONTROLLER
+
+        await self.until(f"{name} is created or refused", is_decided)
+        assert rows[0].error_code == ErrorCode.NONE, (ErrorCode(rows[0].error_code), rows[0].error_message)
         for number in range(len(assignment) if assignment else max(partitions, 1)):
             await self.until_in_sync(name, number)
 
