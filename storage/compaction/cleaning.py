@@ -40,7 +40,7 @@ from lowtide.storage.compaction.cleaned_transactions import CleanedTransactions
 from lowtide.storage.compaction.compaction import CompactionRules, LastRecord, compact_batch, note_batch, place_of
 from lowtide.storage.compaction.offset_map import OffsetMap
 from lowtide.storage.errors import DamagedSegmentError, StorageError, storage_error
-from lowtide.storage.log.cleaned_segment import CLEANED_SUFFIX, CleanedSegment, CleanedSize
+from lowtide.storage.log.cleaned_segment import CleanedSegment, CleanedSize, remove_cleaned
 from lowtide.storage.log.hole import HOLE_HEADER_BYTES, decode_hole
 from lowtide.storage.log.open_transactions import CompletedTransaction
 from lowtide.storage.log.segment_file import CONTROL_BYTES_MAX
@@ -149,7 +149,7 @@ class _Cleaning:
 
     def steps(self) -> Iterator[Step]:
         """Both walks."""
-        self._remove_leftovers()
+        remove_cleaned(self._filesystem, self.order.directory)  # An attempt that was killed may have left some.
         aborted = self._aborted_transactions()
         yield from self._read_dirty_part(aborted)
         order, end_offset = self.order, self._offsets.latest_offset + 1
@@ -161,13 +161,6 @@ class _Cleaning:
         before, after = self._before, self._after
         done = CleaningDone(end_offset, len(self._offsets), before.size_bytes, after.size_bytes, before.records, after.records)
         yield Step(0, _encode_outcome(done))
-
-    def _remove_leftovers(self) -> None:
-        """What an earlier attempt has left when it was killed."""
-        for name in self._filesystem.listdir(self.order.directory):
-            if name.endswith(CLEANED_SUFFIX):
-                with contextlib.suppress(FileNotFoundError):
-                    self._filesystem.unlink(f"{self.order.directory}/{name}")
 
     def _aborted_transactions(self) -> list[CompletedTransaction]:
         found = {(each.producer_id, each.first_offset): each for each in self.order.aborted}

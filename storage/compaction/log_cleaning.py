@@ -2,7 +2,7 @@
 
 Guards: a result counts only while the log is what it was when it was ordered (`segment_swap.py`); from then on everything that is still to
 come is dropped, and the worker stopped. `cleaned_to` rises when all of it is on the disk. A worker that finds the log damaged while it
-changed isn't believed.
+changed isn't believed. The log is released when no file of a compaction that broke off is left: it may hold records that are erased next.
 
 Source: Kafka's LogCleanerManager.abortCleaning, doneCleaning.
 """
@@ -55,6 +55,8 @@ class CleaningPlace(msgspec.Struct, frozen=True, kw_only=True):
     remove_later: Callable[[Log, list[RemovedSegment]], None]
     retry_later: Callable[[Callable[[], None]], None]
     """Has a step taken again in a second or so: there was no room for it."""
+    remove_cleaned: Callable[[Log, Callable[[], None]], None]
+    """Has all `.cleaned` files of a log removed, then calls back."""
     on_failure: Callable[[OSError | StorageError], None]
     """Takes the directory offline."""
 
@@ -170,7 +172,7 @@ class LogCleaning:
             return
         group = self._groups.popleft()
         if self._dropped or not self._place.is_here(self.log):
-            # Its files are removed by the next compaction of this log, or by a start.
+            # Its files are removed at the end, if the log is still here then.
             self._drop()
             self._swap_next()
             return
@@ -258,6 +260,14 @@ class LogCleaning:
         if self._done is not None and not self._dropped and report.failure is None:
             report.done = self._done
             self.log.swaps.on_cleaned(self._done.end_offset)
+            self._finish()
+        elif self._place.is_here(self.log):
+            self._place.remove_cleaned(self.log, self._finish)
+        else:
+            self._finish()
+
+    def _finish(self) -> None:
+        report = self._report
         self.log.swaps.release()
         report.duration_ms = self._place.clock.monotonic_ms() - self._began_ms
         self._on_cleaned(report)

@@ -10,6 +10,7 @@ Source: Kafka's LogCleanerManager.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping
+from functools import partial
 
 from lowtide.protocol.types import Offset, TopicPartition
 from lowtide.runtime.heavy_work import HeavyWorker
@@ -18,7 +19,8 @@ from lowtide.storage.compaction.log_cleaning import CleaningLimits, CleaningPlac
 from lowtide.storage.directory.file_removal import FileRemoval
 from lowtide.storage.directory.log_settings import DirectoryPorts
 from lowtide.storage.directory.offset_checkpoint import OffsetCheckpoint, OnWritten, read_checkpoint
-from lowtide.storage.errors import StorageError
+from lowtide.storage.errors import StorageError, is_passing
+from lowtide.storage.log.cleaned_segment import remove_cleaned
 from lowtide.storage.log.log import Log, RemovedSegment
 
 CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
@@ -83,6 +85,7 @@ class DirectoryCleanings:
             is_here=self._is_here,
             remove_later=self._remove_later,
             retry_later=self._retry_later,
+            remove_cleaned=self._remove_cleaned,
             on_failure=self._on_failure,
         )
         cleaning = LogCleaning(log, place, on_cleaned)
@@ -103,6 +106,22 @@ class DirectoryCleanings:
 
     def _remove_later(self, log: Log, removed: list[RemovedSegment]) -> None:
         self._removal.remove_segments(removed, self._ports.clock.monotonic_ms() + log.config.file_delete_delay_ms)
+
+    def _remove_cleaned(self, log: Log, then: Callable[[], None]) -> None:
+        def removed(outcome: object) -> None:
+            if isinstance(outcome, OSError) and is_passing(outcome):
+                self._retry_later(partial(self._remove_cleaned, log, then))
+                return
+            if isinstance(outcome, OSError):
+                self._on_failure(outcome)
+            elif isinstance(outcome, BaseException):
+                raise outcome
+            then()
+
+        if self._is_here(log):
+            self._ports.worker.submit(partial(remove_cleaned, self._ports.filesystem, log.directory), removed)
+        else:
+            then()
 
     def write(self) -> Iterator[None]:
         """Has the file say what is true now, a step at a time."""

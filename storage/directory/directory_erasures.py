@@ -4,8 +4,9 @@ Of two kinds: logs of topics that say so (`lowtide.delete.erase`), about a secon
 answered when the files have nothing of what they name and that can't be undone by a power cut. What it takes is decided, and the first
 segment written again, in `log_erasure.py`; holes are made by `directory_holes.py`; removed segments are unlinked at once.
 
-Guards: a request is answered without an error only when no file of the log's folder has a record below its offset, and the disk knows. A
-log start that rises while a log is erased doesn't make older requests wait. What lacks room or a descriptor is repeated.
+Guards: a request is answered without an error only when no file of the log's folder has a record below its offset, and the disk knows. So
+none is answered while a segment of the log is written again, or compacted: until that ends there are files that aren't the log's. A log
+start that rises meanwhile doesn't make older requests wait for longer. What lacks room or a descriptor is repeated.
 """
 
 from __future__ import annotations
@@ -201,8 +202,10 @@ class DirectoryErasures:
         if not self._is_here(log):
             self.forget(log)
             return
+        if log.swaps.is_taken:
+            return
         self._answer_requests(log)
-        if log in self._running or log.swaps.is_taken or log.unsettled:
+        if log.unsettled:
             return
         try:
             self._take(next_step(log, makes_holes=self._holes.makes_holes), log, now_ms)

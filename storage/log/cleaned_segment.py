@@ -29,6 +29,14 @@ _WRITE_BYTES: Final = 1 << 20
 """Written at once."""
 
 
+def remove_cleaned(filesystem: FileSystem, directory: str) -> None:
+    """Removes all such files from a log's folder, when nothing is writing one. For a worker. Errors: OSError; a missing folder is none."""
+    with contextlib.suppress(FileNotFoundError):
+        for name in filesystem.listdir(directory):
+            if name.endswith(CLEANED_SUFFIX):
+                filesystem.unlink(f"{directory}/{name}")
+
+
 class CleanedSize(msgspec.Struct):
     """Bytes and records of batches."""
 

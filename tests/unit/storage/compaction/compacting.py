@@ -15,9 +15,10 @@ from lowtide.runtime.heavy_work import NO_RATE_LIMIT, Step, Work, WorkListener
 from lowtide.storage.compaction.cleanable import Cleanable, LogEnds, find_cleanable
 from lowtide.storage.compaction.log_cleaning import CleaningLimits, CleaningPlace, CleaningReport, LogCleaning
 from lowtide.storage.compaction.offset_map import ENTRY_BYTES
-from lowtide.storage.errors import StorageError
+from lowtide.storage.errors import StorageError, is_passing
+from lowtide.storage.log.cleaned_segment import remove_cleaned
 from lowtide.storage.log.loader import create_log, load_log
-from lowtide.storage.log.log import FollowerAppend, LogConfig, RemovedSegment
+from lowtide.storage.log.log import FollowerAppend, Log, LogConfig, RemovedSegment
 from lowtide.storage.log.log_place import KnownLog, LogPlace
 from lowtide.storage.log.segment_ages import SegmentAges
 
@@ -177,12 +178,24 @@ class CompactedLog:
             is_here=lambda log: log is self.log,
             remove_later=lambda _log, removed: self.removed.extend(removed),
             retry_later=self.stalled.append,
+            remove_cleaned=self.remove_cleaned,
             on_failure=self.failures.append,
         )
         cleaning = LogCleaning(self.log, place, self.reports.append)
         limits = CleaningLimits(map_bytes=entries * ENTRY_BYTES, decompressed_bytes_max=LIMIT, bytes_per_second=NO_RATE_LIMIT)
         cleaning.begin(cleanable, limits, self.now_ms)
         return cleaning
+
+    def remove_cleaned(self, log: Log, then: Callable[[], None]) -> None:
+        """Once they are gone; a file for whose removal there is no room is tried again when the test takes what is stalled."""
+        try:
+            remove_cleaned(self.filesystem, log.directory)
+        except OSError as error:
+            if is_passing(error):
+                self.stalled.append(lambda: self.remove_cleaned(log, then))
+                return
+            self.failures.append(error)
+        then()
 
     def step(self) -> bool:
         """One step of the committer if it has a barrier, else one of the worker. Returns False when neither has anything to do."""

@@ -87,6 +87,22 @@ def test_a_log_that_is_removed_at_any_step_is_no_disk_failure() -> None:
         pytest.fail("the compaction never ended")
 
 
+def test_what_is_written_and_not_used_is_removed_before_the_log_is_released() -> None:
+    """Two segments are written when the log changes. They may have records that are erased next."""
+    log = filled()
+    cleaning = log.begin_cleaning()
+    while len([name for name in log.names() if name.endswith((".log.swap", ".log.cleaned"))]) < 3:
+        assert log.worker.step()
+    log.log.truncate_to(2, now_ms=NOW_MS)
+    while log.step():
+        pass
+    assert cleaning is not None
+    assert not [name for name in log.names() if name.endswith((".swap", ".cleaned"))]
+    assert not log.log.swaps.is_taken
+    (report,) = log.reports
+    assert (report.done, report.failure, log.failures) == (None, None, [])
+
+
 def test_a_truncation_at_any_step_lowers_how_far_the_log_is_compacted_when_that_ends() -> None:
     """Also one between the last swap and the end, when there is nothing left to cancel."""
     for steps in range(60):

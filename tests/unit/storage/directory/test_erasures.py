@@ -16,7 +16,6 @@ from lowtide.protocol.compression import Compression
 from lowtide.protocol.records import iterate_batches, iterate_records
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.filesystem.memory import SimulatedCrashError
-from lowtide.storage.compaction import erasing
 from lowtide.storage.directory.directory_erasures import EraseFailedError
 from lowtide.storage.log.log import Log
 from lowtide.storage.log.log_values import AppendedBatch, LogConfig
@@ -282,72 +281,6 @@ def test_a_log_start_between_two_batches() -> None:
     assert erase(world, log, 13) == [None]
     assert found(world, 20) == set()
     assert records(log, everything=True) == expected(20, 30)
-
-
-def test_a_compaction_that_runs_is_waited_for() -> None:
-    world = World()
-    log = filled(world, config=msgspec.structs.replace(LARGE, cleanup_policy=frozenset({"compact", "delete"})))
-    log.swaps.take()
-    answers, _ = ask_to_erase(world, log, 52)
-    for _ in range(5):
-        world.tick(100)
-    assert answers == []
-    log.swaps.release()
-    world.begin_round()
-    assert log.swaps.is_taken, "the other way round, too"
-    for _ in range(5):
-        world.tick(100)
-    assert answers == [None]
-    assert not log.swaps.is_taken
-    assert found(world, 52) == set()
-
-
-@pytest.mark.parametrize("steps", range(6))
-def test_no_hole_is_made_under_a_segment_that_is_copied(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The log start rises meanwhile: what is deleted then is still to be read by the worker that copies."""
-    monkeypatch.setattr(erasing, "COPY_BYTES", 300)
-    world = World()
-    log = filled(world)
-    answers, _ = ask_to_erase(world, log, 52)
-    world.begin_round()
-    for _ in range(steps):
-        world.worker.step()
-    world.clock.now_ms += 1000
-    world.delete_to((A0, 80))
-    for _ in range(40):
-        world.clock.now_ms += 50
-        for committer in world.committers.values():
-            while committer.waiting:
-                committer.step()
-        world.begin_round()
-        if world.worker.waiting:
-            world.worker.step()
-    world.run()
-    assert answers == [None]
-    assert records(log, everything=True) == expected(80, 100)
-    assert found(world, 52) == set()
-    world.free()
-    assert found(world, 80) == set(), "the hole comes behind it"
-    world.restart()
-    assert records(loaded(world)) == expected(80, 100)
-
-
-def test_a_truncation_in_between_wins() -> None:
-    world = World()
-    log = filled(world)
-    answers, _ = ask_to_erase(world, log, 52)
-    world.begin_round()
-    world.worker.step()
-    world.manager.truncate(log, 30, lambda error: world.note("cut", error))
-    for _ in range(10):
-        world.tick(100)
-    assert (log.log_start_offset, log.log_end_offset) == (30, 30)
-    assert "lowered the log start to 30" in str(answers[0])
-    produce(log, 4)
-    check(world, log, 30, 50)
-    assert erase(world, log, 33) == [None]
-    assert found(world, 33) == set()
-    check(world, log, 33, 50)
 
 
 def test_a_log_that_is_deleted_in_between_is_named() -> None:

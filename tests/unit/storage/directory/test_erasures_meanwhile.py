@@ -1,0 +1,122 @@
+"""Erasing while something else happens to the log: compaction, a delete, a truncation, a round at every step."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from lowtide.storage.compaction import erasing
+from lowtide.storage.log.segment_names import offset_name
+from tests.unit.storage.directory.test_erasures import (
+    FOLDER,
+    LARGE,
+    ask_to_erase,
+    check,
+    erase,
+    expected,
+    filled,
+    found,
+    loaded,
+    produce,
+    records,
+)
+from tests.unit.storage.directory.test_holes import World
+from tests.unit.storage.directory.test_log_manager import A0, ONE
+
+
+def test_a_compaction_that_runs_is_waited_for() -> None:
+    world = World()
+    log = filled(world, config=msgspec.structs.replace(LARGE, cleanup_policy=frozenset({"compact", "delete"})))
+    log.swaps.take()
+    answers, _ = ask_to_erase(world, log, 52)
+    for _ in range(5):
+        world.tick(100)
+    assert answers == []
+    log.swaps.release()
+    world.begin_round()
+    assert log.swaps.is_taken, "the other way round, too"
+    for _ in range(5):
+        world.tick(100)
+    assert answers == [None]
+    assert not log.swaps.is_taken
+    assert found(world, 52) == set()
+
+
+def test_the_segment_that_gives_way_is_gone_before_the_answer() -> None:
+    """Also if a round comes while the new segment's name isn't durable yet: what it replaces still lies there as `.deleted`."""
+    world = World()
+    log = filled(world)
+    answers, _ = ask_to_erase(world, log, 52)
+    committer = world.committers[ONE]
+    while not answers:
+        world.begin_round()
+        (committer if committer.waiting else world.worker).step()
+    assert answers == [None]
+    assert found(world, 52) == set()
+
+
+def test_a_compaction_that_runs_may_have_copies_of_what_has_left_the_log() -> None:
+    world = World()
+    log = filled(world, config=msgspec.structs.replace(LARGE, segment_bytes=1500))
+    log.swaps.take()
+    copy = f"{FOLDER}/{offset_name(0)}.log.cleaned"
+    world.filesystem.write_bytes(copy, world.filesystem.read_bytes(log.segments[0].path))
+    offset = log.segments[1].base_offset
+    answers, _ = ask_to_erase(world, log, offset)
+    for _ in range(5):
+        world.tick(100)
+    assert answers == []
+    world.filesystem.unlink(copy)
+    log.swaps.release()
+    for _ in range(5):
+        world.tick(100)
+    assert answers == [None]
+    assert found(world, offset) == set()
+
+
+@pytest.mark.parametrize("steps", range(6))
+def test_no_hole_is_made_under_a_segment_that_is_copied(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log start rises meanwhile: what is deleted then is still to be read by the worker that copies."""
+    monkeypatch.setattr(erasing, "COPY_BYTES", 300)
+    world = World()
+    log = filled(world)
+    answers, _ = ask_to_erase(world, log, 52)
+    world.begin_round()
+    for _ in range(steps):
+        world.worker.step()
+    world.clock.now_ms += 1000
+    world.delete_to((A0, 80))
+    for _ in range(40):
+        world.clock.now_ms += 50
+        for committer in world.committers.values():
+            while committer.waiting:
+                committer.step()
+        world.begin_round()
+        if world.worker.waiting:
+            world.worker.step()
+    world.run()
+    assert answers == [None]
+    assert records(log, everything=True) == expected(80, 100)
+    assert found(world, 52) == set()
+    world.free()
+    assert found(world, 80) == set(), "the hole comes behind it"
+    world.restart()
+    assert records(loaded(world)) == expected(80, 100)
+
+
+def test_a_truncation_in_between_wins() -> None:
+    world = World()
+    log = filled(world)
+    answers, _ = ask_to_erase(world, log, 52)
+    world.begin_round()
+    world.worker.step()
+    world.manager.truncate(log, 30, lambda error: world.note("cut", error))
+    for _ in range(10):
+        world.tick(100)
+    assert (log.log_start_offset, log.log_end_offset) == (30, 30)
+    assert "lowered the log start to 30" in str(answers[0])
+    produce(log, 4)
+    check(world, log, 30, 50)
+    assert erase(world, log, 33) == [None]
+    assert found(world, 33) == set()
+    check(world, log, 33, 50)
