@@ -28,6 +28,7 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import NO_LEADER_EPOCH, UNKNOWN_OFFSET, BrokerEpoch, BrokerId, LeaderEpoch, Offset
 
 if TYPE_CHECKING:
+    from lowtide.metadata.broker_image import BrokerImage
     from lowtide.metadata.image import MetadataImage, PartitionImage
     from lowtide.metadata.store import Revision
     from lowtide.protocol.types import TopicId
@@ -83,6 +84,14 @@ class FollowerState(msgspec.Struct):
         """When it fetched last, or counted as if it had."""
         session = self.session
         return self.noted_fetch_ms if session is None else max(self.noted_fetch_ms, session.last_ms)
+
+    def last_heard_ms(self, broker: BrokerImage | None) -> int:
+        """When it fetched last, under the present registration of its broker also before our image showed that.
+
+        Nothing else is known of such a fetch; but it was answered, and by the answer the follower may serve consumers (rule DR7).
+        """
+        before_ms = self.last_fetch_ms
+        return before_ms if broker is None or self.unseen_epoch < broker.epoch else max(before_ms, self.unseen_ms)
 
     def has_fetched_within(self, limit_ms: int, now_ms: int) -> bool:
         """Whether it fetched lately."""
@@ -337,7 +346,7 @@ class Leadership:
         """
         if follower.may_have_registered(image.revision, self.lag_time_max_ms, now_ms):
             return True
-        if not follower.has_fetched_within(self.lag_time_max_ms, now_ms):
+        if now_ms - follower.last_heard_ms(image.brokers.get(broker_id)) > self.lag_time_max_ms:
             return False
         if follower.log_start_offset == UNKNOWN_OFFSET:
             return image.replica_is_online(broker_id, self.topic_id, self.number)
@@ -362,7 +371,7 @@ class Leadership:
             if follower.may_have_registered(image.revision, limit_ms, now_ms):
                 times.append(follower.unseen_ms)
             elif broker_id not in self.maximal_isr and self.is_live(broker_id, follower, image, now_ms):
-                times.append(follower.last_fetch_ms)
+                times.append(follower.last_heard_ms(image.brokers.get(broker_id)))
         return min(times) + limit_ms + 1 if times else None
 
     def note_acknowledged(self, offset: Offset) -> None:

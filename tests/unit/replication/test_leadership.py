@@ -232,6 +232,22 @@ def test_a_report_counts_under_the_present_registration() -> None:
     assert leadership.reported_log_start(2, follower, image_of(12, BROKERS), 1) == 50, "there is no such registration"
 
 
+def test_a_fetch_under_a_registration_that_was_not_shown_counts_when_it_is() -> None:
+    """Its answer lets the follower serve consumers, though the leader has kept nothing of it but its time."""
+    leadership, began, moment = deleted(1, 2), 10 * LAG_MS, 10 * LAG_MS + 7
+    leadership.note_fetch(fetch_of(2, start=50), IMAGE, began)
+    assert leadership.low_watermark(IMAGE, moment) == 50
+    leadership.note_fetch(fetch_of(3, broker_epoch=12, start=50), IMAGE, began)
+    shown = image_of(12, {1: 1, 2: 2, 3: 12})
+    assert [leadership.low_watermark(image, moment) for image in (IMAGE, shown)] == [-1, -1]
+    assert leadership.slow_at_ms(shown, moment) == began + LAG_MS + 1
+    assert [leadership.low_watermark(shown, now_ms) for now_ms in (began + LAG_MS, began + LAG_MS + 1)] == [-1, 50]
+    assert leadership.low_watermark(image_of(12, BROKERS), moment) == 50, "there is no such registration"
+    assert leadership.low_watermark(image_of(12, {1: 1, 2: 2}), moment) == 50, "it is over"
+    leadership.note_fetch(fetch_of(3, broker_epoch=12, start=50), shown, moment)
+    assert leadership.low_watermark(shown, moment) == 50
+
+
 def test_a_delete_looks_again_when_the_first_live_replica_has_been_silent() -> None:
     leadership = deleted(1, 2)
     assert leadership.slow_at_ms(IMAGE, 1) == 1 + LAG_MS + 1

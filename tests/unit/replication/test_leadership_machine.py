@@ -59,16 +59,16 @@ class LeadershipMachine(RuleBasedStateMachine):
     def advance(self) -> None:
         self.log.advance_high_watermark(in_sync_replicas.high_watermark(self.leadership, self.image, self.now_ms))
 
-    @rule(broker=others, behind=st.integers(0, 4), lag=st.integers(0, 3), late=st.booleans())
-    def fetch(self, broker: int, behind: int, lag: int, late: bool) -> None:
-        """In range, with a log start at or below ours; `late`: under a registration that the image does not have yet."""
+    @rule(broker=others, behind=st.integers(0, 4), lag=st.integers(0, 3), later=st.sampled_from([0, 0, 1, 2, 5]))
+    def fetch(self, broker: int, behind: int, lag: int, later: int) -> None:
+        """In range, with a log start at or below ours; `later`: under a registration that the image does not have yet, or never will."""
         offset = max(self.log.log_end_offset - behind, self.log.log_start_offset)
         start = max(self.log.log_start_offset - lag, 0)
-        epoch = self.revision + 5 if late else self.epochs[broker]
+        epoch = self.revision + later if later else self.epochs[broker]
         fetch = FollowerFetch(broker, epoch, offset, start, 5, 5)
         before = deepcopy(self.leadership.followers)
         error = self.leadership.check_fetch(fetch, self.image)
-        over = broker in self.fenced and not late
+        over = broker in self.fenced and not later
         older = epoch < before[broker].broker_epoch
         assert (error != ErrorCode.NONE) == (over or older)
         assert self.leadership.followers == before, "checking changes nothing"
@@ -125,6 +125,11 @@ class LeadershipMachine(RuleBasedStateMachine):
         reported = self.reported[broker]
         if reported is not None and reported[0] < self.epochs[broker]:
             self.reported[broker] = None
+
+    @rule(broker=others, behind=st.integers(0, 4))
+    def fetch_before_the_registration_is_shown(self, broker: int, behind: int) -> None:
+        self.fetch(broker, behind, 0, 1)
+        self.register(broker)
 
     def change(self, broker: int) -> None:
         self.revision += 1
@@ -183,7 +188,9 @@ class LeadershipMachine(RuleBasedStateMachine):
             reported = self.reported[broker]
             epoch, at_ms = self.unseen[broker]
             newer = epoch > self.revision and self.now_ms - at_ms <= LAG_MS
-            live = self.now_ms - self.fetched_ms[broker] <= LAG_MS and broker not in self.fenced
+            is_shown = self.revision >= epoch >= self.epochs[broker]  # The fetch came before the image showed its registration.
+            heard_ms = max(self.fetched_ms[broker], at_ms) if is_shown else self.fetched_ms[broker]
+            live = self.now_ms - heard_ms <= LAG_MS and broker not in self.fenced
             if newer or live or broker in self.leadership.maximal_isr:
                 expected.append(-1 if newer or reported is None else reported[1])
         assert self.leadership.low_watermark(self.image, self.now_ms) == min(expected)
