@@ -139,7 +139,10 @@ class LogErasure:
         return self._is_here(self.log) and self.log.swaps.are_unchanged(self._seen)
 
     def _abandon(self, work: SegmentErasure, error: OSError | StorageError | None) -> None:
-        """Leaves no file behind."""
+        """Leaves no file behind; those of a log that isn't here go with its folder, or at the next start."""
+        if not self._is_here(self.log):
+            self._end(None)  # The broker may stop, and the worker be closed.
+            return
 
         def abandoned(outcome: object) -> None:
             if isinstance(outcome, BaseException) and not isinstance(outcome, OSError):
