@@ -88,8 +88,8 @@ class FileRemoval:
         self._held: list[_Held] = []
         self._unfreed: dict[RemovedSegment | str, int] = {}
         """Bytes of segments and folders that still take room, as far as they are known."""
-        self._hurried: set[RemovedSegment | str] = set()
-        """Those of them whose files are being unlinked before their time."""
+        self._named: dict[str, dict[RemovedSegment, bool]] = {}
+        """Of each log's folder the segments whose files have names still, and whether they are being unlinked before their time."""
         self._running = 0
         self._now_ms = 0
         self._stopped = False
@@ -115,6 +115,8 @@ class FileRemoval:
         """Renames the segments' files now and unlinks them at `due_ms`, by whatever clock `tick` goes."""
         if removed:
             self._unfreed.update((segment, segment.size) for segment in removed)
+            for segment in removed:
+                self._named.setdefault(segment.directory, {})[segment] = False
 
             def marked(outcome: object) -> None:
                 if isinstance(outcome, OSError) and is_passing(outcome):
@@ -137,12 +139,12 @@ class FileRemoval:
     def remove_now(self, directory: str, end_offset: Offset) -> bool:
         """Has the files of a log's removed segments that begin below `end_offset` unlinked at once: readers have them open.
 
-        Returns whether any is still there.
+        Returns whether any is still there. One that is empty counts: after a power cut it may have its bytes again.
         """
-        left = [each for each in self._unfreed if isinstance(each, RemovedSegment) and each.directory == directory]
-        left = [each for each in left if each.base_offset < end_offset]
-        hurried = [each for each in left if each not in self._hurried]
-        self._hurried.update(hurried)
+        named = self._named.get(directory, {})
+        left = [each for each in named if each.base_offset < end_offset and not each.is_gone]
+        hurried = [each for each in left if not named[each]]
+        named.update(dict.fromkeys(hurried, True))
         self._pieces.extend(_piece(_mark_and_unlink, self._filesystem, part) for part in _in_parts(hurried))
         self._submit()
         return bool(left)
@@ -215,8 +217,15 @@ class FileRemoval:
         else:
             for freed in piece.frees:
                 self._unfreed.pop(freed, None)
-                self._hurried.discard(freed)
+                if isinstance(freed, RemovedSegment) and freed.is_gone:
+                    self._forget(freed)
             self._after(self._submit, outcome)
+
+    def _forget(self, segment: RemovedSegment) -> None:
+        named = self._named.get(segment.directory, {})
+        named.pop(segment, None)
+        if not named:
+            self._named.pop(segment.directory, None)
 
     def _after(self, then: Callable[[], None], outcome: object) -> None:
         if isinstance(outcome, OSError):

@@ -120,3 +120,35 @@ def test_a_truncation_in_between_wins() -> None:
     assert erase(world, log, 33) == [None]
     assert found(world, 33) == set()
     check(world, log, 33, 50)
+
+
+def test_segments_that_were_emptied_before_are_unlinked_too() -> None:
+    """A power cut may give them their bytes again, as long as they have a name."""
+    world = World()
+    log = filled(world, config=msgspec.structs.replace(LARGE, segment_bytes=1500))
+    world.delete_to((A0, 60))
+    world.free()
+    emptied = [name for name in world.names(FOLDER) if name.endswith(".log.deleted")]
+    assert emptied
+    assert all(world.filesystem.file_size(f"{FOLDER}/{name}") == 0 for name in emptied)
+    assert erase(world, log, 60) == [None]
+    assert not [name for name in world.names(FOLDER) if name.endswith(".deleted")]
+
+
+@pytest.mark.parametrize("steps", range(3))
+def test_a_stop_in_between_gives_the_worker_nothing_more(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is about to be closed. The next start removes what is written."""
+    monkeypatch.setattr(erasing, "COPY_BYTES", 300)
+    world = World()
+    answers, _ = ask_to_erase(world, filled(world), 52)
+    world.begin_round()
+    for _ in range(steps):
+        world.worker.step()
+    assert world.worker.waiting
+    world.manager.close()
+    monkeypatch.setattr(world.worker, "submit", lambda *_work: pytest.fail("the worker is closed"))
+    world.worker.close()
+    assert ["stops" in str(answer) for answer in answers] == [True]
+    world.restart()
+    assert records(loaded(world)) == expected(52, 100)
+    assert not [name for name in world.names(FOLDER) if name.endswith(".cleaned")]
