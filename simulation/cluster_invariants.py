@@ -55,6 +55,8 @@ class ClusterInvariants:
         self.watches = ReplicaWatches(self.machines)
         self.promises = ClusterPromises(self.watches, shared, chronicle, flushes=flushes, unclean=unclean)
         self.checks = 0
+        self.erases_on_request = False
+        """Whether replicas are asked to erase what is deleted, whatever their topics say."""
         self.parked = ParkedDeletes(self.machines, chronicle)
         self._shared = shared
         self._chronicle = chronicle
@@ -251,7 +253,7 @@ class ClusterInvariants:
                     load = self.promises.load_of(log.topic_partition.topic, log.topic_partition.partition)
                     if load is not None:
                         load.on_committed(header)
-                elif known != here and not _may_differ(known, here, log, header.base_offset < committed.start):
+                elif known != here and not self._may_differ(known, here, log, header.base_offset < committed.start):
                     self._violate(
                         f"P1: {watch.name} has {here} at {header.base_offset}, where {known} is committed (epoch, CRC, last offset)"
                     )
@@ -259,6 +261,13 @@ class ClusterInvariants:
             if position == before:
                 break
         watch.checked_to = position
+
+    def _may_differ(self, known: tuple[int, int, Offset], here: tuple[int, int, Offset], log: Log, is_across_start: bool) -> bool:  # noqa: FBT001
+        """Whether a replica may have another form of a batch: it is compacted, or one of both is erased below a log start."""
+        if "compact" in log.config.cleanup_policy:
+            return True
+        may_be_erased = log.config.lowtide_delete_erase or self.erases_on_request
+        return may_be_erased and is_across_start and (known[0], known[2]) == (here[0], here[2])
 
     # The members of an ISR
 
@@ -308,10 +317,3 @@ class ClusterInvariants:
 def _is_replaced(watches: list[ReplicaWatch], logs: Mapping[TopicPartition, Log]) -> bool:
     """Whether one of the logs that are watched isn't there any more, or has given way to another one."""
     return any(watch.log is None or logs.get(watch.log.topic_partition) is not watch.log for watch in watches)
-
-
-def _may_differ(known: tuple[int, int, Offset], here: tuple[int, int, Offset], log: Log, is_across_start: bool) -> bool:  # noqa: FBT001
-    """Whether a replica may have another form of a batch: it is compacted, or one of both is erased below a log start."""
-    if "compact" in log.config.cleanup_policy:
-        return True
-    return log.config.lowtide_delete_erase and is_across_start and (known[0], known[2]) == (here[0], here[2])

@@ -35,6 +35,7 @@ from lowtide.simulation.coordinator_work import (
     WORK_TOPIC,
     CoordinatorWork,
 )
+from lowtide.simulation.erasing_work import ErasingWork
 from lowtide.simulation.faults import ALONE, FAULTS, WHERE_NAMED
 from lowtide.simulation.history import HistoryError
 from lowtide.simulation.machines import State
@@ -110,6 +111,8 @@ class ClusterSimulation(ClusterWorld):
             self.invariants.promises.loads.setdefault(load.topic, {})[load.partition] = load
             self.loads.append(load)
         self.authorization = AuthorizationWork(self, Random(seed + 6), self.kinds)
+        self.erasing = ErasingWork(self, Random(seed + 7), self.kinds)
+        self.on_death = self.erasing.on_death
         if faults is not None and "leaders are given" in faults:
             share_machines(self)
         self._faults = {name: (FAULTS | WHERE_NAMED)[name] for name in faults} if faults is not None else FAULTS
@@ -129,6 +132,7 @@ class ClusterSimulation(ClusterWorld):
         if self.chronicle.violation is None:
             self.invariants.parked.now_s = self.loop.time()
             self.invariants.check(self.loop.ran)
+            self.erasing.check()
 
     def _on_void(self, topic: str, number: int) -> None:
         self.work.on_void(topic, number)
@@ -138,7 +142,7 @@ class ClusterSimulation(ClusterWorld):
         """What the broker needs for the kinds of work in this run."""
         settings: dict[str, str] = {}
         factor = str(self.replication_factor)
-        if set(self.kinds) - {"partitions", "authorization"}:
+        if set(self.kinds) - {"partitions", "authorization", "erasing"}:
             settings |= COORDINATOR_SETTINGS | COMPACTION_SETTINGS | {"offsets.topic.replication.factor": factor}
         if "groups" in self.kinds or "retention" in self.kinds:
             settings |= CONSUMED_SETTINGS
@@ -159,7 +163,7 @@ class ClusterSimulation(ClusterWorld):
             is_main = load.topic == TOPIC and "partitions" not in self.kinds
             for actor in load.actors(CONSUMED_ACTORS if is_work else () if is_main else self.main_actors):
                 self._spawn(actor.run(until=stop, pause_s=pause_s * CONSUMED_PAUSE if is_work else pause_s), f"actor {load.partition}")
-        for client in (*self.work.actors(), *self.upkeep.actors(), *self.authorization.actors()):
+        for client in (*self.work.actors(), *self.upkeep.actors(), *self.authorization.actors(), *self.erasing.actors()):
             self._spawn(client.run(until=stop, pause_s=pause_s), client.key)
         actors = len(self._tasks)
         await self.sleep(0.2, 1.0)
@@ -188,6 +192,7 @@ class ClusterSimulation(ClusterWorld):
     async def _check_work(self) -> None:
         await self.work.check_end()
         await self.upkeep.check_end()
+        await self.erasing.check_end()
 
     async def begin(self) -> None:
         """Start all brokers, and make the topic."""

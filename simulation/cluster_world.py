@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from typing import ClassVar, Final
 
 from lowtide.metadata.image import PartitionImage
@@ -26,10 +27,10 @@ TOPIC: Final = "sim"
 UNCLEAN_SHARE: Final = 0.1
 """The share of runs in which elections may be unclean."""
 
-KINDS: Final = ("partitions", "groups", "transactions", "consumers", "retention", "compaction", "authorization")
+KINDS: Final = ("partitions", "groups", "transactions", "consumers", "retention", "compaction", "authorization", "erasing")
 """What clients do: those of partitions produce, read and delete, those of groups join and commit offsets; consumers are the members of
 groups whose partitions the broker assigns; of a topic with retention brokers delete by themselves; a compacted one has keys;
-access rules change while brokers decide by them."""
+access rules change while brokers decide by them; replicas are asked to erase what is deleted."""
 
 COORDINATED_SHARE: Final = 0.1
 """The share of runs with groups, and of those with transactions."""
@@ -75,6 +76,9 @@ class ClusterWorld:
         self.kinds = _kinds(Random(seed + 3)) if kinds is None else kinds
         self.machines: list[Machine] = [self._machine(broker_id) for broker_id in range(1, self.brokers + 1)]
         self.invariants = ClusterInvariants(self.machines, self.shared, self.chronicle, flushes=self.flushes, unclean=self.unclean)
+        self.invariants.erases_on_request = "erasing" in self.kinds
+        self.on_death: Callable[[Machine], None] = _ignore
+        """Called when a process, or a machine, has died."""
         self.loads: list[PartitionLoad] = []
 
     @property
@@ -197,6 +201,7 @@ class ClusterWorld:
         self.excuses.note(machine.broker_id, after_s=1.0)
         self.invariants.watches.on_death(machine, power=power)
         machine.kill(power=power)
+        self.on_death(machine)
 
     def start(self, machine: Machine) -> None:
         """Start it, if it is down."""
@@ -230,6 +235,10 @@ class ClusterWorld:
         """All brokers must again, soon."""
         for machine in self.machines:
             self.excuses.end(machine.broker_id, after_s=after_s)
+
+
+def _ignore(_machine: Machine) -> None:
+    """It concerns no client."""
 
 
 def _kinds(random: Random) -> tuple[str, ...]:

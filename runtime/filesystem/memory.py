@@ -219,6 +219,11 @@ class MemoryFileSystem:
         self.power_cuts += 1
         self._root.power_cut(random or self.random, self.fault_counts)
 
+    def contents(self, path: str) -> dict[str, bytes]:
+        """For checkers: a folder's files with what is in them. No operation of the disk: no fault strikes, and none is counted."""
+        files = folder_at(self._root, path).entries.items()
+        return {name: node.read(node.size, 0) for name, node in files if isinstance(node, FileNode)}
+
     def copy_disk(self) -> Folder:
         """A copy of everything, such as a backup that is restored later."""
         return self._root.copy()

@@ -1,0 +1,184 @@
+"""Replicas of a simulated cluster that are asked to erase what was deleted, and their files, in which nothing of it may be left.
+
+D15: when a replica answers a request to erase with success, none of its files has a record below the offset, nor has the copy that is made
+of it in another log directory; and no death of its broker brings one back, until the replica is cut, or begins anew: what it then takes
+from its leader may have such records again, in a batch that begins below the log start.
+
+Looked at when the answer is given, and when the broker died. Every file counts that may have records: those that compaction has replaced or
+is making, too. A record is known by its offset where its batch can be read, and everywhere by its text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from lowtide.protocol.errors import ProtocolError
+from lowtide.protocol.records import iterate_batches, iterate_records
+from lowtide.protocol.types import Offset
+from lowtide.runtime.filesystem.nodes import Folder
+from lowtide.runtime.random import Random
+from lowtide.simulation import cluster_end
+from lowtide.simulation.cluster_world import ClusterWorld
+from lowtide.simulation.machines import Machine, State
+from lowtide.storage.directory.directory_erasures import EraseFailedError
+from lowtide.storage.directory.log_manager import LogManager
+from lowtide.storage.log.log import Log
+
+ERASED_WITHIN_S: Final = 20.0
+"""When all is well."""
+
+_ALL_SHARE: Final = 0.7
+"""Of the requests: to the log start. Others are to an offset below it."""
+
+_DECOMPRESSED_BYTES_MAX: Final = 1 << 24
+
+
+class _Erasure(msgspec.Struct):
+    """A request that was answered with success."""
+
+    machine: Machine
+    log: Log
+    """As it is open now, or was last."""
+    offset: Offset
+    texts: frozenset[bytes]
+    """Of the records below the offset that are known."""
+    log_end_offset: Offset
+    disk: Folder
+
+    @property
+    def is_on_this_disk(self) -> bool:
+        """Whether the machine has the disk that it had."""
+        return self.machine.filesystem._root is self.disk  # noqa: SLF001 - as the checker does
+
+
+class ErasingWork:
+    """Asks, and judges the answers. Does nothing where erasing is no part of the run."""
+
+    key = "eraser"
+
+    def __init__(self, cluster: ClusterWorld, random: Random, kinds: tuple[str, ...]) -> None:
+        self.is_active = "erasing" in kinds
+        self.counts: Counter[str] = Counter()
+        self._cluster = cluster
+        self._random = random
+        self._answered: list[_Erasure] = []
+
+    def actors(self) -> list[ErasingWork]:
+        """The one who asks, if there is one."""
+        return [self] if self.is_active else []
+
+    async def run(self, *, until: asyncio.Event, pause_s: float) -> None:
+        """Ask a replica now and then."""
+        while not until.is_set():
+            await asyncio.sleep(self._random.random() * pause_s)
+            replicas = list(self._replicas())
+            if replicas:
+                machine, manager, log = self._random.choice(replicas)
+                start = log.log_start_offset
+                offset = start if self._random.random() < _ALL_SHARE else Offset(self._random.randint(0, start))
+                self._ask(machine, manager, log, offset)
+
+    def _replicas(self) -> Iterator[tuple[Machine, LogManager, Log]]:
+        """Those of which something is deleted."""
+        loads = self._cluster.invariants.promises.load_of
+        for machine in self._cluster.machines:
+            manager = None if machine.broker is None else machine.broker._log_manager  # noqa: SLF001 - as the checker does
+            if manager is None or machine.state is not State.UP or not machine.is_running:
+                continue
+            for key, log in manager.logs.items():
+                if loads(*key) is not None and log.log_start_offset and not log.offline:
+                    yield machine, manager, log
+
+    def _ask(self, machine: Machine, manager: LogManager, log: Log, offset: Offset) -> None:
+        assert machine.node is not None
+        self._cluster.chronicle.note(self.key, f"{machine.host} is to erase {log.topic_partition} to {offset}")
+        machine.node.run(manager.erase, log, offset, partial(self._on_answer, machine, log, offset))
+
+    def _on_answer(self, machine: Machine, log: Log, offset: Offset, error: EraseFailedError | None) -> None:
+        self._cluster.chronicle.note(self.key, f"{machine.host} has erased {log.topic_partition} to {offset}: {error or 'done'}")
+        self.counts["refused" if error else "answered"] += 1
+        if error is None:
+            load = self._cluster.invariants.promises.load_of(*log.topic_partition)
+            assert load is not None
+            texts = frozenset(text for text, place in load.history.places.items() if place < offset)
+            disk = machine.filesystem._root  # noqa: SLF001 - as the checker does
+            erasure = _Erasure(machine, log, offset, texts, log.log_end_offset, disk)
+            self._answered.append(erasure)
+            self._look_at(erasure, "when it answered")
+
+    # What stays
+
+    def check(self) -> None:
+        """Whenever time moves on: who was cut, begins anew or has another disk has promised nothing any more."""
+        self._answered = [each for each in self._answered if self._holds(each)]
+
+    def _holds(self, erasure: _Erasure) -> bool:
+        if not erasure.is_on_this_disk:
+            return False
+        machine, key = erasure.machine, erasure.log.topic_partition
+        manager = None if machine.broker is None else machine.broker._log_manager  # noqa: SLF001 - as the checker does
+        if manager is None or machine.state not in {State.UP, State.STOPPING}:
+            return True  # It is looked at when it serves again.
+        log = manager.logs.get(key)
+        if log is None or log.topic_id != erasure.log.topic_id or log.log_end_offset < erasure.log_end_offset:
+            return False
+        erasure.log, erasure.log_end_offset = log, log.log_end_offset
+        return True
+
+    def on_death(self, machine: Machine) -> None:
+        """Its broker has died, or its machine: before anything else happens to its files."""
+        for erasure in self._answered:
+            if erasure.machine is machine and erasure.is_on_this_disk:
+                self.counts["looked at after a death"] += 1
+                self._look_at(erasure, "and its broker died")
+
+    def _look_at(self, erasure: _Erasure, when: str) -> None:
+        key, offset = erasure.log.topic_partition, erasure.offset
+        for path, content in self._files(erasure):
+            records = dict(_records(content))
+            left = sorted(each for each in records if each < offset)
+            again = {text for each, text in records.items() if each >= offset}
+            texts = [each for each in erasure.texts if each in content and not any(each in text for text in again)]
+            if left or texts:
+                self._cluster.chronicle.violate(
+                    f"D15: {erasure.machine.host} has erased {key} to {offset}, {when}, and {path} has {left[:5]}, {texts[:2]}"
+                )
+
+    def _files(self, erasure: _Erasure) -> Iterator[tuple[str, bytes]]:
+        """All that may have records, but for what is in folders that are being removed: they are no replica's any more."""
+        key, filesystem = str(erasure.log.topic_partition), erasure.machine.filesystem
+        for directory in self._cluster.directories:
+            for name in filesystem.listdir(directory):
+                if name == key or (name.startswith(f"{key}.") and name.endswith("-future")):
+                    for file, content in filesystem.contents(f"{directory}/{name}").items():
+                        if ".log" in file:
+                            yield f"{directory}/{name}/{file}", content
+
+    async def check_end(self) -> None:
+        """When all is well, everything that is deleted is erased by each replica that is asked. Errors: HistoryError."""
+        if not self.is_active:
+            return
+        before = self.counts["answered"]
+        asked = list(self._replicas())
+        for machine, manager, log in asked:
+            self._ask(machine, manager, log, log.log_start_offset)
+        what = "D15: everything that is deleted is erased"
+        await cluster_end.until(self._cluster, lambda: self.counts["answered"] >= before + len(asked), what, ERASED_WITHIN_S)
+
+
+def _records(content: bytes) -> Iterator[tuple[Offset, bytes]]:
+    """The records of a file, up to where it can be read."""
+    try:
+        for position, header in iterate_batches(content):
+            if not header.is_control and header.record_count:
+                batch = content[position : position + header.size_bytes]
+                for record in iterate_records(batch, max_bytes=_DECOMPRESSED_BYTES_MAX):
+                    yield record.offset, bytes(record.value or b"") + b"".join(value or b"" for _, value in record.headers)
+    except ProtocolError:
+        return
