@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections.abc import Callable
 from typing import Final
 
 from lowtide.protocol.consumer_protocol import (
@@ -18,6 +19,7 @@ from lowtide.protocol.consumer_protocol import (
     parse_assignment,
 )
 from lowtide.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from lowtide.protocol.types import BrokerId
 from lowtide.runtime.random import Random
 from lowtide.simulation.cluster_client import ClusterClient
 from lowtide.simulation.consumer_member import ConsumerMember
@@ -40,6 +42,9 @@ _ADMIN_TIMEOUT_MS: Final = 2000
 
 class ConsumerGroupLoad(OwnedGroup):
     """A group, and the clients that it has."""
+
+    known_at: Callable[[BrokerId], object]
+    """What a broker knows the group by: the same object for as long as it coordinates the group; None before it has loaded all of it."""
 
     def make_consumers(self, instances: tuple[str | None, ...], classic_instances: tuple[str | None, ...] = ()) -> list[AnyMember]:
         """Members of the new protocol, and of the classic one; those with an instance id are static."""
@@ -69,6 +74,7 @@ class ConsumerGroupLoad(OwnedGroup):
 class ClassicConsumer(OwningMember, GroupMember):
     """A consumer of the classic protocol, that gives everything back before it joins again."""
 
+    load: ConsumerGroupLoad
     protocol_type = CONSUMER_PROTOCOL_TYPE
     protocol = "range"
 
@@ -108,11 +114,18 @@ class ClassicConsumer(OwningMember, GroupMember):
 
     async def heartbeat(self) -> bool:
         asked_s, voids, before = self.client.now_s(), self.load.history.voids, self.partitions[:]
+        known = self._known_there()
         is_well = await super().heartbeat()
-        if is_well and voids == self.load.history.voids:
+        # A coordinator that is still loading answers every heartbeat with success, as in Kafka: also those of members that are out, and
+        # whose partitions others have. The answer says something only if the coordinator knew the group from the request to the answer.
+        if is_well and known is not None and self._known_there() is known and voids == self.load.history.voids:
             self.load.owners.on_alive(asked_s)
             self.own(before, asked_s, voids)
         return is_well
+
+    def _known_there(self) -> object | None:
+        """What its coordinator knows the group by."""
+        return None if self._coordinator is None else self.load.known_at(self._coordinator)
 
     async def commit_own(self, partition: int) -> int:
         since_s = self.load.owners.since_s(self.client.name, partition)

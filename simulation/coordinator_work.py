@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from functools import partial
 from typing import Final
 
 from lowtide.broker.coordinator.runtime.offsets_topic import GROUP_TOPIC, java_hash
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TRANSACTION_TOPIC
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.types import TopicId
+from lowtide.protocol.types import BrokerId, TopicId
 from lowtide.runtime.random import Random
 from lowtide.simulation import cluster_end, transaction_end
 from lowtide.simulation.cluster_load import PartitionLoad
@@ -112,13 +113,23 @@ class CoordinatorWork:
         return load
 
     def _consumer_group(self, group_id: str) -> ConsumerGroupLoad:
-        return ConsumerGroupLoad(
+        load = ConsumerGroupLoad(
             group_id,
             OwnedTopic(SHARED_TOPIC, SHARED_PARTITIONS, self._shared_topic),
             self._cluster.client,
             Random(self._random.getrandbits(64)),
             self.counts,
         )
+        load.known_at = partial(self._loaded, java_hash(group_id) % GROUP_PARTITIONS)
+        return load
+
+    def _loaded(self, number: int, broker_id: BrokerId) -> object:
+        """What a broker knows the groups of a partition by, None before it has all of it. A look, which doesn't have it loaded."""
+        broker = next(machine.broker for machine in self._cluster.machines if machine.broker_id == broker_id)
+        if broker is None or broker.serving is None:
+            return None
+        shard = broker.serving.coordinators.groups._runtime.shards.get(number)  # noqa: SLF001 - no client can see it
+        return shard if shard is not None and shard.loaded else None
 
     def _shared_topic(self) -> tuple[TopicId, int]:
         topic = self._cluster.shared.image.topics[SHARED_TOPIC]
