@@ -165,6 +165,9 @@ class Partition:
         changed = leader_epoch != self.leader_epoch or state.leader != self.leader_id
         if state.leader != self.leader_id or leader_epoch > self.leader_epoch + 1:  # Another may have led in an epoch between.
             self.led_since = leader_epoch
+        if changed and (state.leader != self.local_broker_id or leader_epoch > self.leader_epoch + 1):
+            # Another may have got what was refused here. Were that deleted since, its producer could never continue here.
+            self.log.producer_state.verifications.clear()
         self.leader_id, self.leader_epoch = state.leader, leader_epoch
         self.is_leader = self.leader_id == self.local_broker_id
         note_removals(self, state, image, now_ms, is_new=changed)

@@ -14,7 +14,7 @@ from lowtide.protocol import native
 
 BUDGETS = {
     "Produce, acks=1": (7, 2_200, 16),
-    "Produce, acks=all, three replicas": (23, 6_350, 308),
+    "Produce, acks=all, three replicas": (23, 6_400, 308),
     "Fetch, records there": (8, 2_200, 20),
     "OffsetCommit": (24, 5_700, 56),
     "DeleteRecords, one replica": (16, 4_000, 90),

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from lowtide.metadata.image import PartitionImage
+from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.records import read_batch_header
 from lowtide.protocol.types import TopicPartition
 from lowtide.replication.former_replicas import awaited_former
 from lowtide.replication.leadership import FollowerFetch
@@ -19,6 +21,7 @@ from lowtide.storage.log.leader_epochs import LeaderEpochs
 from lowtide.storage.log.loader import create_log
 from lowtide.storage.log.log import Log, LogConfig
 from lowtide.storage.log.log_place import LogPlace
+from lowtide.storage.log.producer_state import ACCEPTED
 
 from .leaders import LAG_MS, TOPIC_ID, image_of, partition_of
 from .test_follower import stored
@@ -143,6 +146,24 @@ def test_a_leadership_begins_with_the_leader_epoch_and_ends_with_it() -> None:
     assert partition.leadership.followers[2].log_end_offset == -1
     partition.become(state(2, 7), IMAGE, 0)
     assert partition.leadership is None
+
+
+@pytest.mark.parametrize(
+    ("leaders", "begins_at"),
+    [([(1, 5), (OURS, 6)], 21), ([(1, 5), (3, 6), (OURS, 7)], 24), ([(1, 5), (OURS, 7)], 24), ([(OURS, 5), (OURS, 6)], 21)],
+)
+def test_what_was_refused_is_the_beginning_of_a_producer_until_another_leads(leaders: list[tuple[int, int]], begins_at: int) -> None:
+    """That one may have got it, and its answer; and since then it may be deleted, so that this log never gets it."""
+    image, partition = image_of(10, {1: 1, OURS: OURS, 3: 3}), hosted(5)
+    (leader, epoch), *later = leaders
+    partition.become(state(leader, epoch), image, 1)
+    producers = partition.log.producer_state
+    refused = build_batch([(1, None, b"v", ())] * 3, producer_id=7, producer_epoch=0, base_sequence=21)
+    producers.note_refused(read_batch_header(refused), now_ms=1)
+    for leader, epoch in later:
+        partition.become(state(leader, epoch), image, 2)
+    verdicts = [producers.check(7, 0, sequence, 1) is ACCEPTED for sequence in (21, 24)]
+    assert verdicts == [True, begins_at == 24]
 
 
 def test_the_only_replica_has_committed_all_that_it_has() -> None:
