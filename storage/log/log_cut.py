@@ -163,6 +163,7 @@ class CuttableLog(LogOffsets):
             self._prepare(kept, Offset(0))
             removed = self._empty_in_place(kept)
         self._snapshots.drop_above(-1)
+        self._sync.note_written(())  # Names have changed: a flush of the records that come makes these durable, too.
         return removed
 
     def _prepare(self, number: int, end_offset: Offset) -> None:

@@ -75,6 +75,20 @@ def test_an_empty_follower_takes_a_batch_that_straddles_its_log_start(with_old_r
     assert follower.read(6, 10, end_offset=11).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
+def test_what_straddles_the_log_start_is_on_the_disk_when_it_is_flushed() -> None:
+    """S1: its segment takes the place of the one that the log had, and both names must be as they are now."""
+    leader, follower = new_log(), new_log()
+    append(leader, *range(10))
+    truncation = follower.truncate_fully_and_start_at(7, leader_epoch=0, now_ms=NOW_MS)
+    assert truncation.barrier is not None
+    assert follower.directory in truncation.barrier.directories
+    assert isinstance(follower.append_as_follower(memoryview(content_at(leader, 7)), now_ms=NOW_MS), FollowerAppend)
+    assert [segment.base_offset for segment in follower.segments] == [0]
+    barrier = follower.flush_barrier()
+    assert barrier is not None
+    assert follower.directory in barrier.directories
+
+
 @pytest.mark.parametrize("limits", [SMALL_SEGMENTS, LogConfig(), LogConfig(segment_index_bytes=36, index_interval_bytes=0)])
 def test_batches_taken_together_leave_the_log_as_one_by_one(limits: LogConfig) -> None:
     """Also where some of them belong into another segment, for its bytes or for its index."""
