@@ -91,8 +91,10 @@ class ParkedDeletes:
                 continue
             lag_ms = leadership.lag_time_max_ms
             for follower, state in leadership.followers.items():
-                epoch = state.broker_epoch
-                if epoch < 0 or epoch != image.broker_epoch(follower) or not state.has_fetched_within(lag_ms, now_ms):
+                epoch = image.broker_epoch(follower)
+                has_fetched = state.broker_epoch == epoch and state.has_fetched_within(lag_ms, now_ms)
+                # Also before the image showed its registration: it was answered.
+                if epoch is None or not (has_fetched or (state.unseen_epoch == epoch and now_ms - state.unseen_ms <= lag_ms)):
                     continue
                 if not image.may_be_in_sync(follower, partition.topic_id, number):
                     continue
