@@ -1,7 +1,7 @@
 """Replicas of a simulated cluster that are asked to erase what was deleted, and their files, in which nothing of it may be left.
 
 D15: when a replica answers a request to erase with success, none of its files has a record below the offset, nor has the copy that is made
-of it in another log directory; and no death of its broker brings one back, until the replica is cut, or begins anew: what it then takes
+of it in another log directory; and no death of its broker brings one back, until the replica is cut, or starts over: what it then takes
 from its leader may have such records again, in a batch that begins below the log start.
 
 Looked at when the answer is given, and when the broker died. Every file counts that may have records: those that compaction has replaced or
@@ -115,7 +115,7 @@ class ErasingWork:
     # What stays
 
     def check(self) -> None:
-        """Whenever time moves on: who was cut, begins anew or has another disk has promised nothing any more."""
+        """Whenever time moves on: who was cut, starts over or has another disk has promised nothing any more."""
         self._answered = [each for each in self._answered if self._holds(each)]
 
     def _holds(self, erasure: _Erasure) -> bool:

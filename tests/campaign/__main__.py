@@ -52,6 +52,7 @@ class Campaign:
     def __init__(self, folder: Path, kinds: Sequence[Kind], limits: Limits) -> None:
         self._folder, self._kinds, self._limits = folder, kinds, limits
         self.ledger = folder / "ledger.jsonl"
+        self.failures = folder / "failures"
         self._place = Workplace(sys.executable, folder)
         self._began_s = time.monotonic()
         self.runs = self.broken = 0
@@ -106,7 +107,7 @@ class Campaign:
         return ""
 
     def _keep_output(self, run: Run, output: str) -> None:
-        folder = self._folder / "failures"
+        folder = self.failures
         folder.mkdir(exist_ok=True)
         (folder / f"{run.kind.name.replace(' ', '-')}-{run.first}.log").write_text(output[-KEPT_BYTES:], encoding="utf-8")
         for old in sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime)[:-KEPT]:
@@ -175,6 +176,9 @@ def search(campaign: Campaign) -> int:
     except KeyboardInterrupt:
         print(f"interrupted after {campaign.runs} runs; the next campaign continues from {campaign.ledger}", flush=True)
         return 130
+    finally:
+        if campaign.broken:
+            print(f"{campaign.broken} of {campaign.runs} runs found violations: their output is in {campaign.failures}", flush=True)
     return 1 if campaign.broken else 0
 
 

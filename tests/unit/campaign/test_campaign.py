@@ -64,6 +64,13 @@ def test_the_files_of_a_run_are_removed_and_the_output_of_a_failed_one_is_kept(t
     assert (tmp_path / "failures/quick-2.log").read_text() == "seed 2\n"
 
 
+def test_the_end_says_how_many_runs_found_violations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setattr(machine, "step_back", lambda: None)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    assert campaign.search(made(tmp_path, WRITES.replace("seed == 3", "seed != 1"), runs=3)) == 1
+    assert capsys.readouterr().out.splitlines()[-1] == f"2 of 3 runs found violations: their output is in {tmp_path}/failures"
+
+
 def test_without_disk_space_nothing_is_run(tmp_path: Path):
     one = made(tmp_path, floor_bytes=1 << 60)
     assert "the floor is" in one.go()
