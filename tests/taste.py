@@ -128,6 +128,7 @@ FULL: dict[str, str] = {
     "tests/pipeline/test_write.py::test_batches_are_compressed_by_the_option[lz4]": ANOTHER_CASE,
     "tests/pipeline/test_write.py::test_batches_are_compressed_by_the_option[snappy]": ANOTHER_CASE,
     "tests/sim/test_cluster_planted_bugs.py": LONG_SEARCH,
+    "tests/sim/test_erasing.py::test_is_found": LONG_SEARCH,
     "tests/sim/test_held_loops.py::test_without_a_keeper_it_does_not": LONG_SEARCH,
     "tests/sim/test_moves_between_directories.py": LONG_SEARCH,
     "tests/sim/test_no_descriptors.py": LONG_SEARCH,
