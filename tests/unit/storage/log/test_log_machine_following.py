@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from lowtide.protocol.batch_building import build_batch
+from lowtide.runtime.filesystem.memory import SimulatedCrashError
 from lowtide.storage.log.log_values import FollowerAppend
 from tests.examples import examples
 from tests.unit.storage.log.test_log_machine import LogMachine, Row, carry_out
@@ -29,14 +32,28 @@ class FollowingLogMachine(LogMachine):
         if is_flushed:
             self.flush()
 
+    @rule(after=st.integers(1, 16), before=st.integers(0, 3), sizes=LogMachine.sizes, is_flushed=st.booleans(), power=st.booleans())
+    def die_while_it_starts_over(self, after: int, before: int, sizes: list[int], is_flushed: bool, power: bool) -> None:
+        """The journal had the new start before anything was done."""
+        lowest = self.log_start = len(self.rows)
+        self.filesystem.crash_at = self.filesystem.operation_count + after
+        with contextlib.suppress(SimulatedCrashError):
+            self.start_over(0, before, sizes, is_flushed)
+            lowest = len(self.rows) if is_flushed or not power else lowest
+        if power:
+            self.filesystem.power_cut()
+        else:
+            self.filesystem.crash_process()
+        self._load(clean=False, lowest=lowest)
+
     def _take_first(self, base_offset: int, sizes: list[int]) -> None:
         start, values = self.log_start, [self.random.randbytes(size) for size in [0] * (self.log_start - base_offset) + sizes]
         content = build_batch([(self.now_ms, None, each, ()) for each in values], base_offset=base_offset, leader_epoch=self.leader_epoch)
+        last = base_offset + len(values) - 1
+        self.rows[base_offset:] = [Row(value, self.leader_epoch, base_offset, last, -1) for value in values]
         taken = self.log.append_as_follower(memoryview(content), now_ms=self.now_ms)
         assert isinstance(taken, FollowerAppend)
         self._unlink(taken.removed)
-        last = base_offset + len(values) - 1
-        self.rows[base_offset:] = [Row(value, self.leader_epoch, base_offset, last, -1) for value in values]
         assert (self.log.log_start_offset, self.log.log_end_offset) == (start, last + 1)
 
     def _unlink(self, removed: list) -> None:  # type: ignore[type-arg]
