@@ -159,16 +159,22 @@ class LogMoves:
             move.on_truncated()
 
     def erase(self, log: Log, offset: Offset, on_done: OnErased) -> OnErased:
-        """Called before a log's records below `offset` are erased: returns what is called then, so that its copy has none either."""
-        move = self._moves.get(log.topic_partition)
-        if move is None or move.source is not log:
-            return on_done
+        """Called before a log's records below `offset` are erased: returns what is called then, so that its copy has none either.
+
+        Also a copy that is begun meanwhile: it may have taken them from the file that is written again.
+        """
+        before = self._moves.get(log.topic_partition)
 
         def erased(error: EraseFailedError | None) -> None:
-            if error is not None or not self._is_going_on(move):
-                on_done(error or EraseFailedError("the replica was moved meanwhile; ask again"))
-            else:
+            move = self._moves.get(log.topic_partition)
+            if error is not None:
+                on_done(error)
+            elif move is not None and move.source is log and self._is_going_on(move):
                 move.erase(offset, on_done)
+            elif before is None and move is None:
+                on_done(None)
+            else:
+                on_done(EraseFailedError("the replica was moved meanwhile; ask again"))
 
         return erased
 

@@ -11,6 +11,7 @@ import pytest
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.records import read_batch_header
 from lowtide.protocol.types import LeaderEpoch, Offset
+from lowtide.storage.compaction import erasing
 from lowtide.storage.directory.log_move import common_end
 from lowtide.storage.errors import StorageError
 from lowtide.storage.log.log import AppendedBatch, Log
@@ -286,6 +287,42 @@ def test_erasing_waits_for_the_copy() -> None:
             if world.filesystem.is_directory(f"{path}/{folder}"):
                 for name in world.names(f"{path}/{folder}"):
                     assert b"value 0" not in world.filesystem.read_bytes(f"{path}/{folder}/{name}")
+
+
+def files_with(world: World, text: bytes) -> list[str]:
+    """Of all logs that are here, and of their copies."""
+    names = [f"{folder}/{name}" for folder in folders(world) if not folder.endswith("-delete") for name in world.names(folder)]
+    return [name for name in names if text in world.filesystem.read_bytes(name)]
+
+
+@pytest.mark.parametrize("rounds", range(8))
+def test_erasing_waits_for_a_copy_that_is_begun_meanwhile(rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(erasing, "COPY_BYTES", 100)
+    world = World(ONE, TWO)
+    (log,) = world.create(A0)
+    values = [b"deleted", *(b"kept %d" % number for number in range(20))]
+    mixed = validate_produce(memoryview(build_batch([(1, None, value, ()) for value in values])), ValidationRules(), 1)
+    assert isinstance(mixed, ValidatedBatch)
+    log.append_as_leader(mixed, leader_epoch=LeaderEpoch(0), now_ms=1)
+    for number in range(10):
+        append(log, f"value {number}")
+    world.delete_to((A0, 1))
+    world.run()
+    answers: list[Any] = []
+    world.manager.erase(log, Offset(1), lambda error: answers.append(error or files_with(world, b"deleted")))
+    for number in range(200):
+        if number == rounds:
+            world.manager.moves.alter(log, other(log))
+        world.clock.now_ms += 20
+        end_round(world)
+        for committer in world.committers.values():
+            if committer.waiting:
+                committer.step()
+        if world.worker.waiting:
+            world.worker.step()
+    assert answers == [[]] or "ask again" in str(answers[0])
+    settle(world)
+    assert len(answers) == 1
 
 
 def test_a_target_that_fails_leaves_the_log_where_it_is() -> None:
