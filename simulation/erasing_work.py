@@ -2,7 +2,8 @@
 
 D15: when a replica answers a request to erase with success, none of its files has a record below the offset, nor has the copy that is made
 of it in another log directory; and no death of its broker brings one back, until the replica is cut, or starts over: what it then takes
-from its leader may have such records again, in a batch that begins below the log start.
+from its leader may have such records again, in a batch that begins below the log start. One that has just started over may answer before it
+takes that. It isn't in sync then, so that `erased_by` doesn't name it.
 
 Looked at when the answer is given, and when the broker died. Every file counts that may have records: those that compaction has replaced or
 is making, too. A record is known by its offset where its batch can be read, and everywhere by its text.
@@ -109,7 +110,8 @@ class ErasingWork:
             texts = frozenset(text for text, place in load.history.places.items() if place < offset)
             disk = machine.filesystem._root  # noqa: SLF001 - as the checker does
             erasure = _Erasure(machine, log, offset, texts, log.log_end_offset, disk)
-            self._answered.append(erasure)
+            if log.log_end_offset > log.log_start_offset:  # What an empty log takes first may begin below its start.
+                self._answered.append(erasure)
             self._look_at(erasure, "when it answered")
 
     # What stays
