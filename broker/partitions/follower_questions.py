@@ -41,6 +41,8 @@ class FollowerQuestions:
     def __init__(self, parts: QuestionParts) -> None:
         self._parts = parts
         self._waiting: dict[TopicPartition, Following] = {}
+        self._ends_at_start: set[TopicPartition] = set()
+        """Where a log may end just at its leader's log start, with records that were compared with nothing."""
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -54,6 +56,7 @@ class FollowerQuestions:
     def remove(self, key: TopicPartition) -> None:
         """It isn't followed any more."""
         self._waiting.pop(key, None)
+        self._ends_at_start.discard(key)
 
     async def ask(self, client: PeerClient) -> None:
         """Ask what is due. Errors: PeerError; all is asked again."""
@@ -80,10 +83,17 @@ class FollowerQuestions:
     def _on_range(self, following: Following, found: LeaderRange | ErrorCode | None) -> None:
         if not self._counts(following, Phase.ASKING_RANGE):
             return
-        del self._waiting[following.key]
+        is_in_range = following.key in self._ends_at_start
+        if is_in_range and not isinstance(found, LeaderRange):
+            self._parts.carry_out(following, Delay("the leader's log start isn't known", lagging=True))  # Then it is asked again.
+            return
+        self.remove(following.key)
         following.on_event(FollowerEvent.ANSWERED)
+        self._parts.plan.touch(following)
         if isinstance(found, LeaderRange):
-            self._parts.carry_out(following, decide_range(following, found.start, found.end))
+            decision = decide_range(following, found.start, found.end)
+            if not (is_in_range and isinstance(decision, Delay)):
+                self._parts.carry_out(following, decision)
         else:
             self._parts.carry_out(following, Delay(found.name if found is not None else "no answer to ListOffsets", lagging=True))
 
@@ -99,3 +109,7 @@ class FollowerQuestions:
         step = truncation(following.log, found.leader_epoch, found.end_offset)
         if step.offset < following.log.log_end_offset:
             self._parts.carry_out(following, step)
+        elif found.end_offset == following.log.log_end_offset and found.leader_epoch < following.leader_epoch:
+            # So it says, too, of an epoch before the first that it knows, which begins at its log start; Fetch doesn't tell that here.
+            self._ends_at_start.add(following.key)
+            self.add(following, FollowerEvent.ASK_RANGE)

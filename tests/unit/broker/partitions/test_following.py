@@ -381,6 +381,31 @@ def test_an_old_broker_fetches_by_name_and_asks_for_epochs_separately() -> None:
     simulate(run)
 
 
+@pytest.mark.parametrize(("start", "expected"), [(3, (3, 3, 3)), (2, (0, 1, 3)), (0, (0, 1, 3))])
+def test_an_old_broker_asks_where_the_leaders_log_starts_if_that_may_be_where_its_own_ends(
+    start: int, expected: tuple[int, int, int]
+) -> None:
+    """Its last records are then compared with nothing, for the leader knows no epoch below its log start; and Fetch doesn't tell that."""
+
+    async def run(world: Following) -> None:
+        log = await world.begin(inter_broker_protocol_version="0.10.2")
+        await world.fetched(row(records=records(0) + records(1) + records(2), high_watermark=1))
+        asked = await world.next()
+        await world.change(leader_epoch=1)
+        world.answer(asked, row(high_watermark=1))
+        asked = await world.next(ApiKey.OFFSET_FOR_LEADER_EPOCH)
+        world.answer_epoch(asked, 0, 3)
+        world.answer_offset(await world.next(ApiKey.LIST_OFFSETS), 9)
+        world.answer_offset(await world.next(ApiKey.LIST_OFFSETS), start, error=ErrorCode.LEADER_NOT_AVAILABLE)
+        world.answer_offset(await world.next(ApiKey.LIST_OFFSETS), 9)
+        world.answer_offset(await world.next(ApiKey.LIST_OFFSETS), start)
+        asked = await world.next()
+        assert offsets(log) == expected
+        assert [each.fetch_offset for each in asked.rows] == [3]
+
+    simulate(run)
+
+
 def test_a_request_to_a_leaders_former_registration_is_not_waited_for() -> None:
     """A machine without power refuses nothing: the request would wait for its timeout of half a minute."""
 
