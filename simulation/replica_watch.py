@@ -52,7 +52,8 @@ class ReplicaWatch:
         The start after that may find a log that was moved in either folder, while the new one's name isn't on the disk.
         """
         log = self.log
-        if log is None or log.offline or machine.is_broken:
+        # Only memory knows an end that lies in a hole, as in Kafka: a start ends the log behind its last batch.
+        if log is None or log.offline or machine.is_broken or self.has_holes:
             self.synced_end = self.kept_end = 0
             return
         is_named = self.moved_from is None or not machine.filesystem.exists(self.moved_from.directory)
