@@ -146,24 +146,21 @@ class Migration:
     def downgrade(self, group: ConsumerGroup, gone: Mapping[str, ConsumerMember], effects: Effects) -> None:
         """Make a group classic that these members leave; the others rebalance."""
         left = [member for member in group.members.values() if member.member_id not in gone]
-        self._become_classic(group, left, {}, effects, rebalances=True)
+        self._become_classic(group, left, effects, rebalances=True)
 
     def downgrade_by(self, group: ConsumerGroup, old: ConsumerMember, new: ConsumerMember, effects: Effects, *, rebalances: bool) -> None:
-        """Make a group classic whose last member of the new protocol is back, under its instance id, with the classic one."""
-        left = [member for member in group.members.values() if member.member_id != old.member_id]
-        self._become_classic(
-            group, [*left, new], {new.member_id: group.targets.get(old.member_id, NOTHING)}, effects, rebalances=rebalances
-        )
+        """Make a group classic whose last member of the new protocol is back, under its instance id, with the classic one.
 
-    def _become_classic(
-        self,
-        group: ConsumerGroup,
-        members: list[ConsumerMember],
-        targets: Mapping[str, Assignment],
-        effects: Effects,
-        *,
-        rebalances: bool,
-    ) -> None:
+        The members rebalance if `rebalances`, or where what they have isn't what they are to have by now.
+        """
+        left = [member for member in group.members.values() if member.member_id != old.member_id]
+        targets = {member.member_id: group.targets.get(member.member_id, NOTHING) for member in left}
+        targets[new.member_id] = group.targets.get(old.member_id, NOTHING)
+        members = [*left, new]
+        is_settled = group.group_epoch == group.target_epoch and all(member.held == targets[member.member_id] for member in members)
+        self._become_classic(group, members, effects, rebalances=rebalances or not is_settled)
+
+    def _become_classic(self, group: ConsumerGroup, members: list[ConsumerMember], effects: Effects, *, rebalances: bool) -> None:
         decision = Decision(group)
         decision.remove_group()
         decision.carry_out(effects)
@@ -174,9 +171,11 @@ class Migration:
         classic.protocol_name = classic.select_protocol()
         classic.compute_subscribed()
         classic.state = GroupState.STABLE
-        for row in classic.members.values():
-            target = targets.get(row.member_id, group.targets.get(row.member_id, NOTHING))
-            classic.assign(row, self.encode(target, row.metadata(classic.protocol_name)))
+        # What a member may have is its assignment, not its target, of which another may have a part. Kafka takes the target: a group that
+        # changes back before it has rebalanced then has a partition assigned to one member while another consumes it.
+        for member in members:
+            row = classic.members[member.member_id]
+            classic.assign(row, self.encode(member.held, row.metadata(classic.protocol_name)))
         effects.keep_group(group.group_id, group_record(classic, {row.member_id: row.assignment for row in classic.members.values()}))
         self._prepared[group.group_id] = classic
         effects.then.append(partial(self._on_classic, classic, rebalances))

@@ -13,7 +13,7 @@ from lowtide.broker.coordinator.consumer.consumer_member import ConsumerMember
 from lowtide.broker.coordinator.consumer.decision import Decision
 from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.protocol.consumer_group_records import ClassicMemberMetadata, ClassicProtocol, ConsumerGroupChange, RecordType
-from lowtide.protocol.consumer_protocol import encode_assignment
+from lowtide.protocol.consumer_protocol import encode_assignment, parse_assignment
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.leave_group import MemberIdentity
 from tests.unit.broker.coordinator.consumer_world import ConsumerWorld, subscription
@@ -148,6 +148,34 @@ def test_a_group_that_becomes_classic_has_taken_its_other_records_back(world: Co
     gone = {(change.kind, change.name) for offset, change in world.log if offset >= start and isinstance(change, ConsumerGroupChange)}
     members = {(kind, name) for kind in (RecordType.CURRENT, RecordType.TARGET, RecordType.MEMBER) for name in ("new", member_id)}
     assert gone == members | {(RecordType.GROUP, ""), (RecordType.TOPICS, ""), (RecordType.TARGET_EPOCH, "")}
+
+
+def test_a_group_that_changes_back_before_it_has_rebalanced_gives_out_nothing_that_a_member_still_has() -> None:
+    """`late` is to have a partition that `first` has, and hasn't heard of that, when the group is classic for a moment."""
+    world = ConsumerWorld(topics={"t": 6})
+    first = mixed(world)
+    had = world.group.members[first].assigned
+    late: str = World.join(world, version=3, protocols=SPEAKS).response.member_id
+    wanted = world.group.targets[late].get(world.ids(), frozenset()) & had[world.ids()]
+    assert wanted, "a partition moves from one to the other"
+    world.beat("new", -1)
+    assert parse_assignment(classic_in(world).members[first].assignment).topics == (("t", tuple(sorted(had[world.ids()]))),)
+    world.enter("again")
+    assert world.group.members[first].assigned == had
+    World.join(world, late, protocols=SPEAKS)
+    assert world.group.members[late].assigned.get(world.ids(), frozenset()).isdisjoint(had[world.ids()])
+    world.check_reload()
+
+
+def test_what_a_member_is_asked_to_give_back_is_its_own_in_the_classic_group() -> None:
+    world = ConsumerWorld(topics={"t": 6})
+    first = mixed(world)
+    World.join(world, version=3, protocols=SPEAKS)
+    World.join(world, first, protocols=((NAME, subscription("t", owned={"t": [0, 1, 2, 3, 4, 5]})),))
+    member = world.group.members[first]
+    assert member.revoking
+    world.beat("new", -1)
+    assert parse_assignment(classic_in(world).members[first].assignment).topics == (("t", tuple(sorted(member.held[world.ids()]))),)
 
 
 def test_a_group_that_could_not_be_made_classic_is_as_it_was(world: ConsumerWorld) -> None:

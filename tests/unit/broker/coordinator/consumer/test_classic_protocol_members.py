@@ -14,7 +14,7 @@ from lowtide.broker.coordinator.consumer.consumer_group import ConsumerGroup
 from lowtide.broker.coordinator.consumer.member_state import MemberState
 from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.member_memory import BROKER_BYTES_MAX
-from lowtide.protocol.consumer_group_records import ConsumerGroupChange, RecordType
+from lowtide.protocol.consumer_group_records import ConsumerGroupChange, GroupEpoch, RecordType
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from lowtide.protocol.messages.leave_group import MemberIdentity
@@ -52,6 +52,14 @@ def join(world: ConsumerWorld, **more: Any) -> str:
     response = world.join(version=3, **({"protocols": speaks()} | more)).response
     assert response.error_code == NONE, response.error_code
     member_id: str = response.member_id
+    return member_id
+
+
+def join_and_get(world: ConsumerWorld, giver: str) -> str:
+    """Join, and get what `giver` gives back, which is in the group with the new protocol; returns the member's id."""
+    member_id = join(world)
+    world.settle(giver)
+    world.join(member_id, protocols=speaks())
     return member_id
 
 
@@ -177,10 +185,10 @@ def test_a_static_member_that_has_spoken_the_classic_protocol_before_makes_no_gr
 
 @pytest.mark.parametrize(("topics", "state"), [(("t",), GroupState.STABLE), (("t", "u"), GroupState.PREPARING_REBALANCE)])
 def test_the_last_member_of_the_new_protocol_returns_with_the_classic_one(topics: tuple[str, ...], state: GroupState) -> None:
-    """The group rebalances only if the member consumes anything else."""
+    """The group, in which all have what they are to have, rebalances only if the member consumes anything else."""
     world = ConsumerWorld(topics={"t": 4, "u": 1})
     enter_static(world)
-    other = join(world)
+    other = join_and_get(world, "static")
     answer = world.join(instance_id="i", protocols=speaks(*topics))
     group = world.groups.by_id[GROUP]
     assert isinstance(group, ClassicGroup)
@@ -189,11 +197,29 @@ def test_the_last_member_of_the_new_protocol_returns_with_the_classic_one(topics
         assert world.heartbeat(answer.response.member_id, answer.response.generation_id, "i") == NONE
 
 
+@pytest.mark.parametrize("lacks", ["what another has", "what has no owner", "a target"])
+def test_the_last_member_of_the_new_protocol_returns_before_all_have_what_they_are_to_have(world: ConsumerWorld, lacks: str) -> None:
+    """No heartbeat of a classic group would say that there is more to get: it rebalances."""
+    world.beat("new", -1)
+    enter_static(world)
+    other, owned = join(world), {"t": [0, 1, 2, 3]} if lacks == "what another has" else {}
+    if lacks != "what another has":
+        world.settle("static")
+    if lacks == "a target":
+        world.join(other, protocols=speaks())
+        value = GroupEpoch(epoch=world.group.group_epoch + 1, metadata_hash=world.group.metadata_hash)
+        world.append(ConsumerGroupChange(RecordType.GROUP, GROUP, "", value))
+    world.join(instance_id="i", protocols=speaks(owned=owned))
+    group = world.groups.by_id[GROUP]
+    assert isinstance(group, ClassicGroup)
+    assert group.state is GroupState.PREPARING_REBALANCE
+
+
 def test_a_member_without_a_pattern_that_returns_with_the_classic_protocol_moves_nothing(world: ConsumerWorld) -> None:
     """No pattern is the same as an empty one, which members of the classic protocol have: the group needs no rebalance."""
     world.beat("new", -1)
     world.enter("static", instance_id="i")
-    join(world)
+    join_and_get(world, "static")
     world.join(instance_id="i", protocols=speaks())
     group = world.groups.by_id[GROUP]
     assert isinstance(group, ClassicGroup)
