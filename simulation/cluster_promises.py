@@ -55,6 +55,8 @@ class ClusterPromises:
         self._lossy: dict[BrokerId, int] = {}
         self._dead: dict[BrokerId, str] = {}
         """The incarnations that lost their power last."""
+        self._ended: dict[BrokerId, str] = {}
+        """Those of the processes that were killed last."""
         self._replaced: dict[BrokerId, int] = {}
         self._replaced_s: dict[BrokerId, float] = {}
         self._voided_s: dict[Key, float] = {}
@@ -94,9 +96,13 @@ class ClusterPromises:
 
         After a clean stop everything was.
         """
-        self._dead[machine.broker_id] = _incarnation(machine)
+        self._dead[machine.broker_id] = _incarnation(machine) or self._ended.get(machine.broker_id, "")
         if not _has_stopped_cleanly(machine):
             self._lossy[machine.broker_id] = self._shared.image.revision
+
+    def on_death(self, machine: Machine) -> None:
+        """Its process is about to be killed, or was. The power may go again while there is none."""
+        self._ended[machine.broker_id] = _incarnation(machine) or self._ended.get(machine.broker_id, "")
 
     def on_disk_replaced(self, machine: Machine) -> None:
         """Everything may be gone, deletes too."""
@@ -221,7 +227,7 @@ def _ignore(_topic: str, _number: int) -> None:
 
 
 def _incarnation(machine: Machine) -> str:
-    """What the process that runs, or ran last, registers as; empty before it has come so far."""
+    """What the process that runs registers as; empty before it has come so far, and without one."""
     session = None if machine.broker is None else machine.broker._session  # noqa: SLF001 - the checker sees everything
     return "" if session is None else session._registrar._record.incarnation  # noqa: SLF001 - likewise
 

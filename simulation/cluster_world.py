@@ -200,6 +200,7 @@ class ClusterWorld:
             self.lose_unflushed(machine)
         self.excuses.note(machine.broker_id, after_s=1.0)
         self.invariants.watches.on_death(machine, power=power)
+        self.invariants.promises.on_death(machine)
         machine.kill(power=power)
         self.on_death(machine)
 
