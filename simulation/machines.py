@@ -263,7 +263,9 @@ class Machine:
             return
         self._chronicle.note(self.host, f"can't start: {error}")
         self.refused_start = error
-        if isinstance(error, StorageError) and not self._excused_start and not self.disk_faults and self._was_used:
+        # Nor is one that writes again what a failed sync left, and finds no room for it.
+        is_excused = self._excused_start or self.disk_faults or self.is_broken
+        if isinstance(error, StorageError) and not is_excused and self._was_used:
             self._chronicle.violate(f"S1: {self.host} can't start on what a crash left: {error}")
         self._exit()
 
