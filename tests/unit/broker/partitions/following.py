@@ -172,6 +172,15 @@ class Following(Leading):
         assert log.log_end_offset == len(epochs)
         return log
 
+    async def asks_for_an_epoch(self) -> tuple[Log, Asked]:
+        """As an old broker with three records, one of them committed, whose leader is elected again. Returns the log, and the question."""
+        log = await self.begin(inter_broker_protocol_version="0.10.2")
+        await self.fetched(row(records=records(0) + records(1) + records(2), high_watermark=1))
+        waiting = await self.next()
+        await self.change(leader_epoch=1)
+        self.answer(waiting, row(high_watermark=1))
+        return log, await self.next(ApiKey.OFFSET_FOR_LEADER_EPOCH)
+
     async def new_leader_epoch(self, leader_epoch: int) -> Asked:
         """The leader is elected again. Returns the first Fetch of the new leader epoch."""
         waiting = await self.next()

@@ -388,12 +388,7 @@ def test_an_old_broker_asks_where_the_leaders_log_starts_if_that_may_be_where_it
     """Its last records are then compared with nothing, for the leader knows no epoch below its log start; and Fetch doesn't tell that."""
 
     async def run(world: Following) -> None:
-        log = await world.begin(inter_broker_protocol_version="0.10.2")
-        await world.fetched(row(records=records(0) + records(1) + records(2), high_watermark=1))
-        asked = await world.next()
-        await world.change(leader_epoch=1)
-        world.answer(asked, row(high_watermark=1))
-        asked = await world.next(ApiKey.OFFSET_FOR_LEADER_EPOCH)
+        log, asked = await world.asks_for_an_epoch()
         world.answer_epoch(asked, 0, 3)
         world.answer_offset(await world.next(ApiKey.LIST_OFFSETS), 9)
         world.answer_offset(await world.next(ApiKey.LIST_OFFSETS), start, error=ErrorCode.LEADER_NOT_AVAILABLE)

@@ -266,12 +266,7 @@ def test_an_old_broker_asks_again_where_to_truncate_when_it_lacked_descriptors()
     """Its Fetch says no epoch: the leader would send what follows the records that are to go, as if nothing diverged."""
 
     async def run(world: Following) -> None:
-        log = await world.begin(inter_broker_protocol_version="0.10.2")
-        await world.fetched(row(records=records(0) + records(1) + records(2), high_watermark=1))
-        asked = await world.next()
-        await world.change(leader_epoch=1)
-        world.answer(asked, row(high_watermark=1))
-        asked = await world.next(ApiKey.OFFSET_FOR_LEADER_EPOCH)
+        log, asked = await world.asks_for_an_epoch()
         world.filesystem.open_files_max = 0
         world.answer_epoch(asked, 0, 2)
         answered = world.loop.time()
