@@ -28,7 +28,7 @@ from lowtide.replication.eligible_leaders import members_of
 from lowtide.simulation.chronicle import Chronicle
 from lowtide.simulation.cluster_promises import ClusterPromises, Committed, Key
 from lowtide.simulation.loaded_partition import LoadedPartition
-from lowtide.simulation.machines import Machine
+from lowtide.simulation.machines import Machine, log_manager_of
 from lowtide.simulation.parked_deletes import ParkedDeletes
 from lowtide.simulation.replica_watch import ReplicaWatch, ReplicaWatches
 from lowtide.simulation.shared_store import PREFIX, SharedStore
@@ -79,7 +79,7 @@ class ClusterInvariants:
         if self._follows_store:
             self._shared.follow(self._on_metadata)
         for machine in self.machines.values():
-            manager = None if machine.broker is None else machine.broker._log_manager  # noqa: SLF001 - the checker sees everything
+            manager = log_manager_of(machine)
             if manager is not None:
                 self._look_at(machine, manager, may_have_changed=looks_at_all or machine.node in ran)
         if not self._follows_store:

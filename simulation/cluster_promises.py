@@ -91,18 +91,17 @@ class ClusterPromises:
 
     # What takes promises back
 
-    def on_power_cut(self, machine: Machine) -> None:
-        """What was not flushed may be gone: until it joins the ISR again, this broker may lack committed records.
+    def on_death(self, machine: Machine, *, power: bool) -> None:
+        """A broker is about to be killed; with `power` its machine, also while no process runs there.
 
-        After a clean stop everything was.
+        What was not flushed may be gone then: until it joins the ISR again, this broker may lack committed records. After a clean stop
+        everything was.
         """
-        self._dead[machine.broker_id] = _incarnation(machine) or self._ended.get(machine.broker_id, "")
-        if not _has_stopped_cleanly(machine):
-            self._lossy[machine.broker_id] = self._shared.image.revision
-
-    def on_death(self, machine: Machine) -> None:
-        """Its process is about to be killed, or was. The power may go again while there is none."""
-        self._ended[machine.broker_id] = _incarnation(machine) or self._ended.get(machine.broker_id, "")
+        ended = self._ended[machine.broker_id] = _incarnation(machine) or self._ended.get(machine.broker_id, "")
+        if power:
+            self._dead[machine.broker_id] = ended
+            if not _has_stopped_cleanly(machine):
+                self._lossy[machine.broker_id] = self._shared.image.revision
 
     def on_disk_replaced(self, machine: Machine) -> None:
         """Everything may be gone, deletes too."""

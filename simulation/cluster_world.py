@@ -178,10 +178,6 @@ class ClusterWorld:
                     return False
         return True
 
-    def lose_unflushed(self, machine: Machine) -> None:
-        """What this machine has not flushed may be lost."""
-        self.invariants.promises.on_power_cut(machine)
-
     def cut_off(self, machine: Machine) -> None:
         """Nothing travels any more between a broker and the others, either way."""
         for other in self.machines:
@@ -196,11 +192,9 @@ class ClusterWorld:
 
     def kill(self, machine: Machine, *, power: bool = False) -> None:
         """The process dies, or the machine."""
-        if power:
-            self.lose_unflushed(machine)
         self.excuses.note(machine.broker_id, after_s=1.0)
         self.invariants.watches.on_death(machine, power=power)
-        self.invariants.promises.on_death(machine)
+        self.invariants.promises.on_death(machine, power=power)
         machine.kill(power=power)
         self.on_death(machine)
 

@@ -26,7 +26,7 @@ from lowtide.runtime.filesystem.nodes import Folder
 from lowtide.runtime.random import Random
 from lowtide.simulation import cluster_end
 from lowtide.simulation.cluster_world import ClusterWorld
-from lowtide.simulation.machines import Machine, State
+from lowtide.simulation.machines import Machine, State, log_manager_of
 from lowtide.storage.directory.directory_erasures import EraseFailedError
 from lowtide.storage.directory.log_manager import LogManager
 from lowtide.storage.log.log import Log
@@ -89,7 +89,7 @@ class ErasingWork:
         """Those of which something is deleted."""
         loads = self._cluster.invariants.promises.load_of
         for machine in self._cluster.machines:
-            manager = None if machine.broker is None else machine.broker._log_manager  # noqa: SLF001 - as the checker does
+            manager = log_manager_of(machine)
             if manager is None or machine.state is not State.UP or not machine.is_running:
                 continue
             for key, log in manager.logs.items():
@@ -124,7 +124,7 @@ class ErasingWork:
         if not erasure.is_on_this_disk:
             return False
         machine, key = erasure.machine, erasure.log.topic_partition
-        manager = None if machine.broker is None else machine.broker._log_manager  # noqa: SLF001 - as the checker does
+        manager = log_manager_of(machine)
         if manager is None or machine.state not in {State.UP, State.STOPPING}:
             return True  # It is looked at when it serves again.
         log = manager.logs.get(key)

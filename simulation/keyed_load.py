@@ -22,7 +22,7 @@ from lowtide.simulation.history import HistoryError
 from lowtide.simulation.kept_load import CLOCK_REMEMBERED_S
 from lowtide.simulation.keyed_history import Identity, KeyedHistory
 from lowtide.simulation.loaded_partition import Actor, DeleteObserver
-from lowtide.simulation.machines import Machine
+from lowtide.simulation.machines import Machine, log_manager_of
 from lowtide.simulation.partition_actors import IdempotentProducer, Producer, Reader
 from lowtide.simulation.transaction_history import Attempt, TransactionHistory
 from lowtide.simulation.transaction_load import TransactionLoad
@@ -224,7 +224,7 @@ class KeyedAuditor:
         topic = cluster.shared.image.topics[load.topic]
         for machine in cluster.machines:
             watch = cluster.invariants.watches.find(machine.broker_id, topic.topic_id, load.partition)
-            manager = None if machine.broker is None else machine.broker._log_manager  # noqa: SLF001 - the checker sees everything
+            manager = log_manager_of(machine)
             if manager is None or watch is None or watch.log is None or watch.log.offline or watch.has_holes:
                 continue
             if manager.logs.get(watch.log.topic_partition) is not watch.log or machine.filesystem.open_files_max is not None:

@@ -28,6 +28,7 @@ from lowtide.runtime.worker import SimulatedWorker
 from lowtide.simulation.chronicle import BrokerLog, Chronicle
 from lowtide.simulation.shared_store import SharedStore, StoreLink
 from lowtide.simulation.simulated_keeper import SimulatedLeaseKeeper
+from lowtide.storage.directory.log_manager import LogManager
 from lowtide.storage.directory.sync_failure import SYNC_FAILED_MARK
 from lowtide.storage.errors import StorageError
 
@@ -323,3 +324,8 @@ class Machine:
         committer = SimulatedCommitter(self.filesystem, self._loop, Random(self._random.getrandbits(64)), DISK_MS)
         self.committers.append(committer)
         return committer
+
+
+def log_manager_of(machine: Machine) -> LogManager | None:
+    """The logs of its broker, also while that starts; None before it has any."""
+    return None if machine.broker is None else machine.broker._log_manager  # noqa: SLF001 - the checker sees everything
