@@ -149,10 +149,17 @@ class ProducerStateManager:
         return entry is not None and entry.producer_epoch == producer_epoch and entry.transaction_first_offset != UNKNOWN_OFFSET
 
     def note_refused(self, header: BatchHeader, now_ms: int) -> None:
-        """A batch was refused before it was looked at, and its producer will send it again: no later one may be its first here."""
+        """A batch was refused for now, and its producer will send it again: no later one may be its first here before."""
         producer_id, sequence = header.producer_id, header.base_sequence
         if producer_id >= 0 and sequence >= 0 and producer_id not in self._entries:
-            self.verifications.begin(producer_id, header.producer_epoch, sequence, adds_itself=False, now_ms=now_ms)
+            self.verifications.note_refused(producer_id, header.producer_epoch, sequence, now_ms=now_ms)
+
+    def is_behind_refused(self, header: BatchHeader) -> bool:
+        """Whether a batch is out of order only because one before it was refused for now (`Verifications`)."""
+        producer_id = header.producer_id
+        if producer_id in self._entries:
+            return False
+        return self.verifications.is_behind_refused(producer_id, header.producer_epoch, header.base_sequence)
 
     def is_fenced(self, producer_id: ProducerId, producer_epoch: ProducerEpoch) -> bool:
         """Whether a later epoch of this producer is known here."""

@@ -9,6 +9,10 @@ several batches may be under way: where the first is refused with an error that 
 the first would be out of order for good. So one begins, too, when a batch of such a producer is refused for now (`note_refused`), be it
 of a transaction or not; Kafka leaves these out.
 
+What was refused here another broker may have got, and may have deleted since: the producer never sends it again. So batches behind one that
+was refused are refused for now, too, and the first of them may begin when it comes once more: its producer has had the answers by then,
+and would have sent the earlier batch before it.
+
 Guards: no batch is appended to a transaction that its coordinator does not know; a producer's batches keep their order from the first on.
 
 Source: KIP-890; Kafka's `VerificationStateEntry`, `VerificationGuard`, `ProducerAppendInfo.checkSequence`.
@@ -29,6 +33,10 @@ class Verification(msgspec.Struct, eq=False):
     adds_itself: bool
     began_ms: int
     """Wall-clock time."""
+    is_refused: bool = False
+    """The batch of the lowest sequence was refused for now: it isn't under way here."""
+    refused_behind: int = NO_SEQUENCE
+    """The first that was refused for now after that one, since it came last."""
 
 
 class Verifications:
@@ -55,7 +63,8 @@ class Verifications:
         known = self._of.get(producer_id)
         if known is not None and known.producer_epoch >= producer_epoch:
             if known.producer_epoch == producer_epoch:
-                known.lowest_sequence = min(known.lowest_sequence, sequence)
+                if sequence <= known.lowest_sequence:
+                    known.lowest_sequence, known.is_refused, known.refused_behind = sequence, False, NO_SEQUENCE
                 known.adds_itself |= adds_itself
             return known
         self._of.pop(producer_id, None)
@@ -63,6 +72,21 @@ class Verifications:
             del self._of[next(iter(self._of))]
         begun = self._of[producer_id] = Verification(producer_epoch, sequence, adds_itself, now_ms)
         return begun
+
+    def note_refused(self, producer_id: ProducerId, producer_epoch: ProducerEpoch, sequence: int, *, now_ms: int) -> None:
+        """A batch was refused for now: its producer sends it again, before those behind it."""
+        known = self.begin(producer_id, producer_epoch, sequence, adds_itself=False, now_ms=now_ms)
+        if known.producer_epoch != producer_epoch:
+            return
+        if sequence == known.lowest_sequence:
+            known.is_refused = True
+        elif known.is_refused and known.refused_behind == NO_SEQUENCE:
+            known.refused_behind = sequence
+
+    def is_behind_refused(self, producer_id: ProducerId, producer_epoch: ProducerEpoch, sequence: int) -> bool:
+        """Whether the batch comes behind one that was refused for now, and may come once more."""
+        known = self._of.get(producer_id)
+        return known is not None and known.producer_epoch == producer_epoch and known.is_refused and sequence > known.lowest_sequence
 
     def find(self, producer_id: ProducerId) -> Verification | None:
         """Return the one that guards the producer's next batch."""
@@ -73,7 +97,8 @@ class Verifications:
         known = self._of.get(producer_id)
         if known is None or sequence == NO_SEQUENCE:
             return True
-        return sequence <= known.lowest_sequence and (sequence == 0 or not known.adds_itself)
+        is_in_turn = sequence <= known.lowest_sequence or sequence == known.refused_behind
+        return is_in_turn and (sequence == 0 or not known.adds_itself)
 
     def on_batch(self, producer_id: ProducerId) -> None:
         """A batch of the producer's transaction was appended: the log knows the transaction."""

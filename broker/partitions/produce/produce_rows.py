@@ -66,10 +66,19 @@ def refused_for_now(
 
 
 def not_appended(index: int, error: ErrorCode, partition: Partition, records: Buffer | None, now_ms: int) -> PartitionProduceResponse:
-    """Return the row for a batch that the log has refused, or could not take."""
+    """Return the row for a batch that the log has refused, or could not take.
+
+    A batch is refused for now behind one that was: clients take OUT_OF_ORDER_SEQUENCE_NUMBER for their next batch as the end.
+    """
     if error == ErrorCode.KAFKA_STORAGE_ERROR:
         return refused_for_now(index, error, partition, records, now_ms)
+    if error == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and _is_behind_refused(partition, records):
+        return refused_for_now(index, ErrorCode.NOT_LEADER_OR_FOLLOWER, partition, records, now_ms)
     return failed(index, error, log_start_offset=partition.log.log_start_offset)
+
+
+def _is_behind_refused(partition: Partition, records: Buffer | None) -> bool:
+    return records is not None and partition.log.producer_state.is_behind_refused(read_batch_header(records, 0))
 
 
 def failed(index: int, error: int, *, log_start_offset: int = UNKNOWN_OFFSET, message: str | None = None) -> PartitionProduceResponse:

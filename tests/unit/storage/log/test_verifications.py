@@ -110,6 +110,49 @@ def test_what_was_refused_for_now_comes_first() -> None:
     assert not state.verifications
 
 
+def test_what_came_behind_a_refused_batch_begins_when_it_comes_once_more() -> None:
+    """Another broker has got the refused one since, for its producer sends a later one again without it."""
+    state = ProducerStateManager()
+    first, second, third = (read_batch_header(a_batch(sequence)) for sequence in (0, 3, 4))
+    state.note_refused(first, now_ms=1)
+    assert [state.is_behind_refused(header) for header in (first, second, third)] == [False, True, True]
+    for header in (second, third):
+        assert state.check(7, 5, header.base_sequence, 1) is OUT_OF_ORDER
+        state.note_refused(header, now_ms=1)
+    assert state.check(7, 5, 4, 1) is OUT_OF_ORDER
+    assert state.check(7, 5, 3, 1) is ACCEPTED
+    state.update(header_of(7, 5, 3, 1), base_offset=0, now_ms=1)
+    assert state.check(7, 5, 4, 1) is ACCEPTED
+    assert not any(state.is_behind_refused(header) for header in (first, second, third))
+
+
+def test_what_came_behind_a_refused_batch_waits_for_it_when_that_comes_once_more() -> None:
+    """Refused again, it must come again; while its transaction is verified it is under way."""
+    for verify in (False, True):
+        state = ProducerStateManager()
+        first, second = (read_batch_header(a_batch(sequence)) for sequence in (0, 3))
+        for header in (first, second):
+            state.note_refused(header, now_ms=1)
+        if verify:
+            begin(state.verifications, sequence=0)
+        else:
+            state.note_refused(first, now_ms=1)
+        assert state.check(7, 5, 3, 1) is OUT_OF_ORDER
+        assert state.is_behind_refused(second) is not verify
+        state.note_refused(second, now_ms=1)
+        assert (state.check(7, 5, 3, 1) is OUT_OF_ORDER) is verify
+        assert state.check(7, 5, 0, 3) is ACCEPTED
+
+
+def test_what_came_behind_a_refused_batch_of_an_older_epoch_waits_for_nothing() -> None:
+    state = ProducerStateManager()
+    state.note_refused(read_batch_header(a_batch(3)), now_ms=1)
+    begin(state.verifications, epoch=6, sequence=0)
+    state.note_refused(read_batch_header(a_batch(4)), now_ms=1)
+    assert not state.is_behind_refused(read_batch_header(a_batch(4)))
+    assert state.check(7, 6, 3, 1) is OUT_OF_ORDER
+
+
 def test_a_verification_of_a_batch_that_was_refused_before_outlives_the_marker_of_the_transaction_before() -> None:
     state = ProducerStateManager()
     state.note_refused(read_batch_header(a_batch(0)), now_ms=1)
