@@ -6,9 +6,10 @@ waits for it, where Kafka's has the client ask again. Keys that are named twice 
 
 Version notes: v1 has key types, v4 many keys at once. v6 lets the states of share groups be looked for.
 
-Errors: COORDINATOR_NOT_AVAILABLE while the partition has no leader, or none with the client's listener, or the topic cannot be created;
-INVALID_REQUEST for a type that there isn't, and for a key that can't be a share partition's; UNSUPPORTED_VERSION for share groups where
-they aren't served: clients give up then, instead of asking for ever.
+Errors: COORDINATOR_NOT_AVAILABLE while the partition has no leader, or this broker is to lead it and doesn't yet (some clients give up at
+the NOT_COORDINATOR that would follow), or its leader has not the client's listener, or the topic cannot be created; INVALID_REQUEST for a
+type that there isn't, and for a key that can't be a share partition's; UNSUPPORTED_VERSION for share groups where they aren't served:
+clients give up then, instead of asking for ever.
 
 KIPs: 98, 699, 932.
 """
@@ -28,9 +29,11 @@ from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import Pending, answer_of, promised
 from lowtide.broker.request_context import Client, RequestContext
 from lowtide.broker.slices import answer_in_slices
+from lowtide.metadata.broker_image import BrokerImage
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from lowtide.replication.partition import Partition
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2
 _SHARE_SINCE = 6
@@ -44,6 +47,13 @@ def handler(groups: GroupCoordinator, transactions: TransactionCoordinator, shar
     if shares is not None:
         topics[SHARE] = shares
 
+    def coordinator(topic: OffsetsTopic, key: str) -> BrokerImage | ErrorCode:
+        found, replicas = topic.coordinator_of(key), groups.broker.replicas
+        if isinstance(found, ErrorCode) or found.broker_id != replicas.broker_id:
+            return found
+        partition = replicas.find(topic.name, topic.partition_of(key))
+        return found if isinstance(partition, Partition) and partition.is_leader else ErrorCode.COORDINATOR_NOT_AVAILABLE
+
     def find(key: str, key_type: int, version: int, client: Client) -> Coordinator:
         topic = topics.get(key_type)
         if topic is None and key_type == SHARE and version >= _SHARE_SINCE:
@@ -52,7 +62,7 @@ def handler(groups: GroupCoordinator, transactions: TransactionCoordinator, shar
             return _failed(key, ErrorCode.INVALID_REQUEST, f"there is no key type {key_type} in version {version}")
         if key_type == SHARE and not is_share_key(key):
             return _failed(key, ErrorCode.INVALID_REQUEST, f"{key} isn't a group, a topic id and a partition with colons between them")
-        found = topic.coordinator_of(key)
+        found = coordinator(topic, key)
         if isinstance(found, ErrorCode):
             return _failed(key, found, f"{key} has no coordinator now")
         listener = endpoint_of(found, client.listener_name)
