@@ -63,8 +63,6 @@ class Following(msgspec.Struct, kw_only=True):
     """Whether the leader has answered in this leader epoch that nothing diverges."""
     received_log_start: Offset = UNKNOWN_OFFSET
     """The leader's log start, as it said last."""
-    flush_to: Offset = UNKNOWN_OFFSET
-    """It fetches on when its log is flushed up to here."""
     lag: int = 0
     """Records below the leader's high watermark that aren't here, as of the last answer."""
     throttled_until_ms: int = 0
@@ -94,8 +92,8 @@ class Following(msgspec.Struct, kw_only=True):
 
     @property
     def waits_for_flush(self) -> bool:
-        """Whether what it has appended must be on the disk before it is reported."""
-        return self.flush_to > self.log.recovery_point
+        """Whether what its log ends with must be on the disk before it is reported, whoever led when it was appended."""
+        return self.log.flush_is_due
 
     def on_event(self, event: FollowerEvent) -> None:
         """Go into the phase that follows. Raises AssertionError where the event can't happen in this one."""

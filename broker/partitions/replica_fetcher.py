@@ -113,6 +113,8 @@ class ReplicaFetcher:
         log = following.log
         if log.unsettled:
             self.plan.wait_for_disk(following)
+        if following.waits_for_flush:
+            self._parts.replicas.log_manager.flush(log)
         if self.plan.version == OLD_FETCH_VERSION and log.leader_epochs.latest >= 0:
             self._ask(following, FollowerEvent.ASK_EPOCH)
         elif (step := first_truncation(log)) is not None:
@@ -284,8 +286,7 @@ class ReplicaFetcher:
         )
         if row.log_start_offset > log.log_start_pending:
             rises.append(following)
-        if taken.has_grown and log.flush_is_due:
-            following.flush_to = log.log_end_offset
+        if taken.has_grown and following.waits_for_flush:
             self.plan.wait_for_disk(following)
             parts.replicas.log_manager.flush(log)
         if taken.has_news:

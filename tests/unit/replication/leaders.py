@@ -25,6 +25,7 @@ class FakeLog(LogOffsets):
         )
         self.leader_epochs = LeaderEpochs()
         self.config = SimpleNamespace(min_insync_replicas=min_insync_replicas)
+        self.flush_is_due = False
 
 
 def image_of(revision: int, brokers: dict[int, int], *, reporting: bool = True, **changed: Any) -> MetadataImage:

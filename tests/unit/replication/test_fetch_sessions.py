@@ -54,6 +54,12 @@ def in_session(*numbers: int, **options: Any) -> tuple[FetchPlan, list[Following
     return plan, each
 
 
+def waits(one: Following, *, due: bool = True) -> None:
+    """A flush of its log is due from now on, or no longer."""
+    log: Any = one.log
+    log.flush_is_due = due
+
+
 def test_the_first_request_names_all_and_later_ones_what_has_changed() -> None:
     plan, (first, second) = FetchPlan(1), (following(4), following(5))
     assert plan.next_fetch(0, EPOCH, LIMITS) is None, "nothing is followed"
@@ -269,7 +275,7 @@ def test_a_partition_that_cannot_append_is_left_out(cause: str) -> None:
     plan, (first, _) = in_session(4, 5)
     log: Any = first.log
     if cause == "flush":
-        first.flush_to = log.recovery_point + 1
+        log.flush_is_due = True
     elif cause == "settling":
         first.on_event(FollowerEvent.CUT)
     else:
@@ -277,11 +283,11 @@ def test_a_partition_that_cannot_append_is_left_out(cause: str) -> None:
     plan.wait_for_disk(first)
     fetch = asked(plan)
     assert (named(fetch), forgotten(fetch)) == ([], [4])
-    waits = cause != "offline"
-    assert fetch.request.max_wait_ms == (SHORT_WAIT_MS if waits else LIMITS.wait_ms)
+    is_awaited = cause != "offline"
+    assert fetch.request.max_wait_ms == (SHORT_WAIT_MS if is_awaited else LIMITS.wait_ms)
     answer(plan, fetch)
-    first.flush_to = log.unsettled = 0
-    log.offline = False
+    log.unsettled = 0
+    log.flush_is_due = log.offline = False
     if cause == "settling":
         first.on_event(FollowerEvent.SETTLED)
     plan.on_disk_of(first)
@@ -294,10 +300,10 @@ def test_a_partition_that_cannot_append_is_left_out(cause: str) -> None:
 def test_only_what_is_done_is_looked_at() -> None:
     plan, (first, second) = in_session(4, 5)
     for one in (first, second):
-        one.flush_to = one.log.recovery_point + 1
+        waits(one)
         plan.wait_for_disk(one)
     assert plan.next_fetch(0, EPOCH, LIMITS) is None
-    first.flush_to = 0
+    waits(first, due=False)
     plan.on_disk_of(second)
     plan.on_disk_of(first)
     plan.on_disk_of(following(9))
@@ -308,7 +314,7 @@ def test_only_what_is_done_is_looked_at() -> None:
 def test_a_request_is_held_for_the_disk_after_an_answer() -> None:
     plan, (first, _) = in_session(4, 5)
     assert plan.hold_ms(0) == 0, "nothing waits"
-    first.flush_to = first.log.recovery_point + 1
+    waits(first)
     plan.wait_for_disk(first)
     answer(plan, asked(plan, 100), now_ms=100)
     assert [plan.hold_ms(now_ms) for now_ms in (100, 102, 100 + HOLD_MS, 200)] == [HOLD_MS, HOLD_MS - 2, 0, 0]
@@ -324,11 +330,11 @@ def test_a_request_is_held_for_the_disk_after_an_answer() -> None:
 
 def test_what_the_disk_is_done_with_holds_no_request() -> None:
     plan, (first, _) = in_session(4, 5)
-    first.flush_to = first.log.recovery_point + 1
+    waits(first)
     plan.wait_for_disk(first)
     answer(plan, asked(plan))
     assert plan.hold_ms(0) == HOLD_MS
-    first.flush_to = 0
+    waits(first, due=False)
     plan.on_disk_of(first)
     assert plan.hold_ms(0) == 0
 

@@ -10,6 +10,7 @@ import pytest
 from lowtide.protocol.errors import ErrorCode
 from lowtide.replication.follower import Following, Simple, Truncate, decide, note_truncated, take, truncation
 from lowtide.replication.follower_phase import FollowerEvent, Phase
+from lowtide.storage.log.log_values import LogConfig
 
 from .leaders import FakeLog
 from .test_follower import following, row, stored
@@ -66,13 +67,15 @@ def test_an_answer_with_records_makes_the_log_grow() -> None:
     assert (again.has_grown, again.has_news, again.appended_bytes) == (False, False, 0)
 
 
-def test_it_waits_for_the_disk_up_to_an_offset() -> None:
+def test_it_waits_for_the_disk_while_a_flush_is_due_in_every_leader_epoch() -> None:
     one = following(1, 1, 1)
-    assert not one.waits_for_flush
-    one.flush_to = one.log.recovery_point + 1
+    end = one.log.log_end_offset
+    assert not one.waits_for_flush, "nothing has to be flushed"
+    one.log.configure(LogConfig(flush_messages=3))
     assert one.waits_for_flush
-    one.flush_to = one.log.recovery_point
-    assert not one.waits_for_flush
+    assert Following(partition=one.partition, leader_epoch=10).waits_for_flush
+    one.log.raise_recovery_point(end - 2)
+    assert not one.waits_for_flush, "fewer than that are left"
 
 
 def test_a_phase_leads_to_the_next() -> None:

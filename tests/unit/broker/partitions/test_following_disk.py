@@ -155,6 +155,61 @@ def test_with_a_flush_for_each_record_only_flushed_records_are_reported() -> Non
     simulate(run)
 
 
+def test_what_is_not_flushed_yet_is_not_reported_in_the_next_leader_epoch_either() -> None:
+    """The next leader would count it, and acknowledge what a power cut can take from this replica."""
+
+    async def run(world: Following) -> None:
+        log = await world.begin(configs={"flush.messages": "1"})
+        asked = await world.next()
+        world.set_commit_ms(40)
+        world.answer(asked, row(records=records(0)))
+        await asyncio.sleep(0.002)
+        await world.change(leader_epoch=1)
+        assert (log.log_end_offset, log.recovery_point) == (1, 0)
+        await world.nothing_asked(0.02)
+        asked = await world.next()
+        assert [(each.current_leader_epoch, each.fetch_offset) for each in asked.rows] == [(1, 1)]
+        assert log.recovery_point == 1
+
+    simulate(run)
+
+
+def test_a_flush_that_lacks_descriptors_is_waited_for_in_the_next_leader_epoch_too() -> None:
+    async def run(world: Following) -> None:
+        log = await world.begin(configs={"flush.messages": "1"})
+        asked = await world.next()
+        world.filesystem.open_files_max = 0
+        world.answer(asked, row(records=records(0)))
+        await asyncio.sleep(0.002)
+        await world.change(leader_epoch=1)
+        await world.nothing_asked(2.0)
+        assert (log.log_end_offset, log.recovery_point) == (1, 0)
+        world.filesystem.open_files_max = None
+        asked = await world.next()
+        assert [(each.current_leader_epoch, each.fetch_offset) for each in asked.rows] == [(1, 1)]
+        assert log.recovery_point == 1
+
+    simulate(run)
+
+
+def test_what_was_flushed_in_part_and_is_no_longer_due_is_reported() -> None:
+    """A flush that was under way ends below the log's end, and fewer records than `flush.messages` are left."""
+
+    async def run(world: Following) -> None:
+        log = await world.begin(configs={"flush.messages": "3"})
+        asked = await world.next()
+        world.set_commit_ms(20)
+        world.answer(asked, row(records=records(0, 2)))
+        asked = await world.next()
+        world.replicas.log_manager.flush(log)
+        world.answer(asked, row(records=records(2, 2)))
+        asked = await world.next()
+        assert [each.fetch_offset for each in asked.rows] == [4]
+        assert log.recovery_point == 2
+
+    simulate(run)
+
+
 def test_a_full_disk_is_waited_for_and_other_partitions_continue() -> None:
     async def run(world: Following) -> None:
         log = await world.begin((2, 1), (2, 1))
