@@ -343,4 +343,5 @@ class ReplicaManager:
         self.release(old.topic_partition)
 
     def _on_log_flushed(self, log: Log) -> None:
-        self.waiting.flushes.advance(log.topic_partition, log.recovery_point)
+        # Of a flush that ends below the log's end fewer records than `flush.messages` may be left: those wait for nothing more.
+        self.waiting.flushes.advance(log.topic_partition, log.recovery_point if log.flush_is_due else log.log_end_offset)

@@ -117,7 +117,7 @@ class DelayedProduce(DelayedRequest):
     def _is_settled(self, wait: ProduceWait) -> bool:
         partition = wait.partition
         found = self._replicas.find(*partition.topic_partition)
-        if wait.flushes and partition.log.recovery_point >= wait.end_offset:
+        if wait.flushes and not _waits_for_disk(wait):
             wait.flushes = False
             if not wait.commits and (self._replicas.is_fenced is None or not self._replicas.is_fenced()):
                 return True
@@ -135,6 +135,12 @@ class DelayedProduce(DelayedRequest):
         for wait in self._waits:
             _fail(wait.answer, ErrorCode.REQUEST_TIMED_OUT)
         self._waits = []
+
+
+def _waits_for_disk(wait: ProduceWait) -> bool:
+    """Whether its batch isn't flushed yet, and a flush is due still. One that a truncation took waits in vain."""
+    log = wait.partition.log
+    return log.recovery_point < wait.end_offset and (log.flush_is_due or log.log_end_offset < wait.end_offset)
 
 
 def _fail(answer: PartitionProduceResponse, error: ErrorCode) -> None:

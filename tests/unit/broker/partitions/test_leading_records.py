@@ -90,6 +90,32 @@ def test_an_answer_waits_for_the_flush_and_the_commit(flush_messages: str) -> No
     simulate(run)
 
 
+@pytest.mark.parametrize("replicas", [(1,), (1, 2)])
+def test_what_a_flush_leaves_that_is_not_due_any_more_is_answered(replicas: tuple[int, ...]) -> None:
+    """A record that came while the flush was under way waited for its end, and fewer than `flush.messages` are left, as Kafka has it."""
+
+    async def run(world: Leading) -> None:
+        world.commit_ms = (50, 50)
+        await world.start(2)
+        await world.create_topic("t", replicas, flush_messages="3")
+        outcomes: list[ErrorCode] = []
+        await world.produce(2, acks=1)
+        waiting = []
+        for end in (3, 4):
+            waiting.append(asyncio.ensure_future(world.send_produce(acks=1, client=await world.connect())))  # noqa: TID251
+            await asyncio.sleep(0.01)
+            assert world.partition().log.log_end_offset == end
+        if len(replicas) == 1:
+            world.replicas.when_committed(world.partition(), 4, outcomes.append, timeout_ms=500)
+        assert world.partition().log.recovery_point == 0
+        rows = [await produced for produced in waiting]
+        assert [(row.error_code, row.base_offset) for row in rows] == [(NONE, 2), (NONE, 3)]
+        assert world.partition().log.recovery_point == 3
+        assert outcomes == [NONE] * (len(replicas) == 1)
+
+    simulate(run)
+
+
 def test_a_leader_that_is_deposed_answers_waiting_requests_at_once() -> None:
     async def run(world: Leading) -> None:
         await world.start(2, 3)
