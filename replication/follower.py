@@ -92,7 +92,7 @@ class Following(msgspec.Struct, kw_only=True):
 
     @property
     def waits_for_flush(self) -> bool:
-        """Whether what its log ends with must be on the disk before it is reported, whoever led when it was appended."""
+        """Whether what its log ends with must be on the disk before it is reported, also where another led when it came."""
         return self.log.flush_is_due
 
     def on_event(self, event: FollowerEvent) -> None:

@@ -83,19 +83,30 @@ class FollowerQuestions:
     def _on_range(self, following: Following, found: LeaderRange | ErrorCode | None) -> None:
         if not self._counts(following, Phase.ASKING_RANGE):
             return
-        is_in_range = following.key in self._ends_at_start
-        if is_in_range and not isinstance(found, LeaderRange):
-            self._parts.carry_out(following, Delay("the leader's log start isn't known", lagging=True))  # Then it is asked again.
+        if following.key in self._ends_at_start:
+            self._on_start(following, found)
             return
+        self._end(following)
+        if isinstance(found, LeaderRange):
+            self._parts.carry_out(following, decide_range(following, found.start, found.end))
+        else:
+            self._parts.carry_out(following, Delay(found.name if found is not None else "no answer to ListOffsets", lagging=True))
+
+    def _on_start(self, following: Following, found: LeaderRange | ErrorCode | None) -> None:
+        """The log may have to start over. It is asked again until the leader's start is known; nothing else in the answer is of use."""
+        if not isinstance(found, LeaderRange):
+            self._parts.carry_out(following, Delay("the leader's log start isn't known", lagging=True))
+            return
+        self._end(following)
+        decision = decide_range(following, found.start, found.end)
+        if not isinstance(decision, Delay):
+            self._parts.carry_out(following, decision)
+
+    def _end(self, following: Following) -> None:
+        """What was asked about the partition is answered."""
         self.remove(following.key)
         following.on_event(FollowerEvent.ANSWERED)
         self._parts.plan.touch(following)
-        if isinstance(found, LeaderRange):
-            decision = decide_range(following, found.start, found.end)
-            if not (is_in_range and isinstance(decision, Delay)):
-                self._parts.carry_out(following, decision)
-        else:
-            self._parts.carry_out(following, Delay(found.name if found is not None else "no answer to ListOffsets", lagging=True))
 
     def _on_epoch(self, following: Following, found: LeaderEpochEnd | ErrorCode | None) -> None:
         if not self._counts(following, Phase.ASKING_EPOCH):
@@ -103,9 +114,7 @@ class FollowerQuestions:
         if not isinstance(found, LeaderEpochEnd):
             self._parts.carry_out(following, Delay(found.name if found is not None else "no answer to OffsetForLeaderEpoch", lagging=True))
             return
-        del self._waiting[following.key]
-        following.on_event(FollowerEvent.ANSWERED)
-        self._parts.plan.touch(following)
+        self._end(following)
         step = truncation(following.log, found.leader_epoch, found.end_offset)
         if step.offset < following.log.log_end_offset:
             self._parts.carry_out(following, step)
