@@ -54,7 +54,7 @@ class ClusterPromises:
         self._committed: dict[Key, Committed] = {}
         self._lossy: dict[BrokerId, int] = {}
         self._dead: dict[BrokerId, str] = {}
-        """The incarnations that lost their power last."""
+        """The incarnations that lost their power or their disk last."""
         self._ended: dict[BrokerId, str] = {}
         """Those of the processes that were killed last."""
         self._replaced: dict[BrokerId, int] = {}
@@ -106,6 +106,7 @@ class ClusterPromises:
     def on_disk_replaced(self, machine: Machine) -> None:
         """Everything may be gone, deletes too."""
         self._replaced[machine.broker_id] = self._lossy[machine.broker_id] = self._shared.image.revision
+        self._dead[machine.broker_id] = self._ended.get(machine.broker_id, "")
         self._replaced_s[machine.broker_id] = self._shared.loop.time()
 
     def on_store_brought_forward(self, before: MetadataImage) -> None:
@@ -145,7 +146,8 @@ class ClusterPromises:
             self._void(topic, number, f"broker {leader} is elected, which compacted for the sake of records that are gone")
         registered = image.brokers.get(leader)
         if registered is not None and registered.incarnation == self._dead.get(leader):
-            # Its request was on the way when its machine lost its power: it can't act, and the next registration is another one.
+            # It registered, or was about to, before its machine lost its power or its disk: it can't act, and the next registration is
+            # another one.
             self._lossy[leader] = max(self._lossy.get(leader, -1), registered.epoch)
             return
         if members[leader] <= self._lossy.get(leader, -1) and members[leader] != image.broker_epoch(leader):
