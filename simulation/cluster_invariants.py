@@ -140,6 +140,14 @@ class ClusterInvariants:
         topic = self._shared.image.topics.get(load.topic) if self._follows_store else None
         return topic is not None and load.partition < len(topic.partitions) and topic.partitions[load.partition].leader == broker_id
 
+    def has_deleted(self, load: LoadedPartition, crc: int) -> bool:
+        """See `DeleteObserver`."""
+        topic = self._shared.image.topics.get(load.topic)
+        if topic is None:
+            return False
+        committed = self.promises.committed(topic.topic_id, load.partition)
+        return any(crc == known and last < committed.start for _, known, last in committed.batches.values())
+
     def on_delete_acknowledged(self, load: LoadedPartition, broker_id: BrokerId, offset: Offset, sent_s: float) -> None:
         """See `DeleteObserver`."""
         self._dirty = True

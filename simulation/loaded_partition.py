@@ -74,6 +74,10 @@ class DeleteObserver(Protocol):
         """Whether this broker leads the partition according to the store now."""
         ...
 
+    def has_deleted(self, load: LoadedPartition, crc: int) -> bool:
+        """Whether a batch with this CRC was committed, and some replica starts above it now."""
+        ...
+
     def on_delete_acknowledged(self, load: LoadedPartition, broker_id: BrokerId, offset: Offset, sent_s: float) -> None:
         """An ordinary delete to `offset` was acknowledged by this broker; it was asked for at `sent_s`."""
         ...

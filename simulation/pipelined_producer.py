@@ -1,8 +1,8 @@
 """An idempotent producer of a simulated cluster with several batches under way, as clients have by default.
 
 What a broker remembers of a producer beyond its last batch, and that a gap between two batches is refused, only such a producer can show.
-Where retention may have deleted what a broker doesn't answer in time, it may be refused after the broker's next start: as in Kafka a
-snapshot has the last batch of a producer, and the batches before are looked up in the log.
+Where what a broker didn't answer in time is deleted, by a client or by retention, it may be refused after the broker's next start: as in
+Kafka a snapshot has the last batch of a producer, and the batches before are looked up in the log.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Final
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.produce import PartitionProduceResponse
+from lowtide.protocol.records import read_batch_header
 from lowtide.protocol.types import BrokerId
 from lowtide.runtime.random import Random
 from lowtide.simulation.cluster_client import ClusterClient
@@ -69,6 +70,9 @@ class PipelinedProducer(IdempotentProducer):
         self._sequence += len(values)
         return values, batch
 
+    def _is_deleted(self, batch: bytes) -> bool:
+        return self.load.has_retention or self.load.observer.has_deleted(self.load, read_batch_header(batch).crc)
+
     def _on_answer(self, values: list[bytes], batch: bytes, row: PartitionProduceResponse, broker_id: BrokerId) -> bool:
         """Returns whether this producer goes on. Errors: HistoryError."""
         load = self.load
@@ -81,7 +85,7 @@ class PipelinedProducer(IdempotentProducer):
         elif row.error_code in _BEFORE and (values, batch) != self._under_way[0]:
             load.counts["refused behind a gap"] += 1
         elif row.error_code in _BEFORE:
-            if not load.history.records_are_void and not (load.has_retention and batch in self._tried):
+            if not load.history.records_are_void and not (batch in self._tried and self._is_deleted(batch)):
                 if not load.observer.leads(load, broker_id):
                     load.counts["refused by a former leader"] += 1
                     return True

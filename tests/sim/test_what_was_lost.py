@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from contextlib import nullcontext
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.control_records import ControlRecord, ControlRecordType, build_end_transaction_marker
-from lowtide.protocol.records import iterate_batches
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.produce import PartitionProduceResponse
+from lowtide.protocol.records import iterate_batches, read_batch_header
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.clock import SIMULATION_WALL_START_MS
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.runtime.random import Random
+from lowtide.simulation.cluster_invariants import ClusterInvariants
+from lowtide.simulation.history import HistoryError
 from lowtide.simulation.kept_load import KeptLoad, Rules
+from lowtide.simulation.pipelined_producer import PipelinedProducer
 from lowtide.simulation.transaction_invariants import CommittedTransactions
 from lowtide.storage.log.loader import create_log
 from lowtide.storage.log.log import FollowerAppend, Log, LogConfig
@@ -144,3 +154,28 @@ def test_a_segment_is_overdue_by_its_own_records() -> None:
     assert known.overdue(log, machine) is None
     machine.clock.wall_ms = lambda: NOW_MS + 20_000
     assert known.overdue(log, machine) == f"t-0 has records of {NOW_MS + 9000}"
+
+
+@pytest.mark.parametrize(("was_tried", "start", "is_right"), [(True, 6, True), (True, 5, False), (False, 6, False)])
+def test_a_producer_may_be_refused_what_it_sends_again_and_was_deleted(was_tried: bool, start: int, is_right: bool) -> None:
+    """A broker that has started since knows the last batch of each producer, and those that its log still has."""
+    batch = build_batch([(NOW_MS, None, b"v", ())], producer_id=HUNG, producer_epoch=0, base_sequence=3)
+    committed = SimpleNamespace(start=start, batches={5: (0, read_batch_header(batch).crc, 5), 6: (0, 1, 9)})
+    topics = {"t": SimpleNamespace(topic_id=bytes(16))}
+    invariants: Any = SimpleNamespace(
+        _shared=SimpleNamespace(image=SimpleNamespace(topics=topics)),
+        promises=SimpleNamespace(committed=lambda _topic_id, _number: committed),
+    )
+    observer = SimpleNamespace(leads=lambda _load, _broker_id: True, has_deleted=partial(ClusterInvariants.has_deleted, invariants))
+    history = SimpleNamespace(records_are_void=False, name="t-0")
+    load: Any = SimpleNamespace(
+        topic="t", partition=0, history=history, observer=observer, has_retention=False, counts=Counter(), next_producer=lambda: HUNG
+    )
+    producer = PipelinedProducer(load, SimpleNamespace(), Random(1))  # type: ignore[arg-type]  # as far as is needed
+    producer._id, producer._under_way, producer._tried = HUNG, [([b"v"], batch)], [batch] if was_tried else []
+    refused = PartitionProduceResponse(
+        index=0, error_code=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, base_offset=-1, log_start_offset=-1, error_message=None
+    )
+    with nullcontext() if is_right else pytest.raises(HistoryError, match="R1: t-0: broker 2 answers OUT_OF_ORDER"):
+        assert not producer._on_answer([b"v"], batch, refused, 2)
+        assert (producer._id, producer._under_way) == (-1, [])
