@@ -18,7 +18,7 @@ import msgspec
 
 from lowtide.runtime.committer import Barrier
 from lowtide.storage.directory.directory_reports import Erased, ToErase
-from lowtide.storage.directory.log_erasure import LogErasure, Step, next_step
+from lowtide.storage.directory.log_erasure import LogErasure, Step, lets_go, next_step
 from lowtide.storage.errors import DamagedSegmentError, StorageError, is_passing, storage_error
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from lowtide.storage.directory.file_removal import FileRemoval
     from lowtide.storage.directory.log_settings import DirectoryPorts
     from lowtide.storage.log.log import Log
+    from lowtide.storage.log.segment import Segment
     from lowtide.storage.log.segment_files import RemovedSegment
 
 ERASURES_AT_ONCE: Final = 2
@@ -283,17 +284,19 @@ class DirectoryErasures:
             if request.offset > log.log_start_offset:
                 self._answer(log, request, EraseFailedError(f"a truncation has lowered the log start to {log.log_start_offset}"))
         done = [each for each in waiting if each.offset <= gone_offset]
-        if not done or self._removal.remove_now(log.directory, max(each.offset for each in done)):
+        if not done or lets_go(log) or self._removal.remove_now(log.directory, max(each.offset for each in done)):
             return
         for request in done:
             request.is_syncing = True
-        barrier = Barrier(files=(log.segments[0].to_sync(),), directories=(log.directory,))
-        self._ports.committer.submit(barrier, lambda error: self._on_synced(log, done, error))
+        first = log.segments[0]
+        barrier = Barrier(files=(first.to_sync(),), directories=(log.directory,))
+        self._ports.committer.submit(barrier, lambda error: self._on_synced(log, first, done, error))
 
-    def _on_synced(self, log: Log, done: list[_Request], error: OSError | None) -> None:
+    def _on_synced(self, log: Log, first: Segment, done: list[_Request], error: OSError | None) -> None:
+        """A segment that has left the log meanwhile may have been renamed before it was synced: its hole may not be on the disk."""
         for request in done:
             request.is_syncing = False
-            if error is None:
+            if error is None and log.segments[0] is first:
                 self._answer(log, request, None)
         if error is not None and self._is_here(log):
             self._on_error(log, error)

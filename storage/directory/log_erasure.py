@@ -44,11 +44,16 @@ class Step(Enum):
     WRITE_AGAIN = "a batch straddles the log start, or no hole can be made"
 
 
+def lets_go(log: Log) -> bool:
+    """Whether a segment lies wholly below the log start."""
+    segments = log.segments
+    return len(segments) > 1 and segments[1].base_offset <= log.log_start_offset
+
+
 def next_step(log: Log, *, makes_holes: bool) -> Step:
     """What erasing a log takes now. Errors: StorageError."""
-    start, segments = log.log_start_offset, log.segments
-    segment = segments[0]
-    if len(segments) > 1 and segments[1].base_offset <= start:
+    start, segment = log.log_start_offset, log.segments[0]
+    if lets_go(log):
         return Step.LET_GO
     if not segment.size or segment.gone_offset >= start:
         return Step.NOTHING

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from lowtide.storage.compaction import erasing
+from lowtide.storage.directory.directory_erasures import EraseFailedError
 from lowtide.storage.log.segment_names import offset_name
 from tests.unit.storage.directory.test_erasures import (
     FOLDER,
@@ -152,3 +153,32 @@ def test_a_stop_in_between_gives_the_worker_nothing_more(steps: int, monkeypatch
     world.restart()
     assert records(loaded(world)) == expected(52, 100)
     assert not [name for name in world.names(FOLDER) if name.endswith(".cleaned")]
+
+
+@pytest.mark.parametrize("leaves_late", [False, True])
+def test_a_hole_is_on_the_disk_before_the_answer_though_its_segment_leaves_the_log(leaves_late: bool) -> None:
+    """The segment lies wholly below the log start once there is another. It gets another name then, and a sync by the old finds nothing."""
+    for seed in range(20):
+        world = World(seed=seed)
+        log = filled(world, 4)
+        world.manager.flush(log)
+        world.delete_to((A0, 20))
+        world.free()
+        assert log.segments[0].gone_offset == 20
+        answers: list[EraseFailedError | None] = []
+        world.manager.erase(log, 20, answers.append)
+        if not leaves_late:
+            log.roll(world.clock.now_ms)
+        world.begin_round()
+        if leaves_late:
+            assert world.committers[ONE].waiting
+            log.roll(world.clock.now_ms)
+            world.manager.remove_segments(log, log.remove_below_start())
+        while world.worker.waiting:
+            world.worker.step()
+        for _ in range(10):
+            if not answers:
+                world.tick(100)
+        assert answers == [None]
+        world.filesystem.power_cut()
+        assert found(world, 20) == set(), seed
