@@ -138,7 +138,8 @@ def test_waiting_requests_end_when_the_fence_changes() -> None:
 
 def test_what_is_flushed_behind_a_fence_is_not_acknowledged() -> None:
     """The flush may end at any time, also after the registration ended."""
-    partition: Any = SimpleNamespace(topic_partition=TopicPartition("t", 0), log=SimpleNamespace(recovery_point=0))
+    log = SimpleNamespace(recovery_point=0, log_end_offset=6, flush_is_due=True)
+    partition: Any = SimpleNamespace(topic_partition=TopicPartition("t", 0), log=log)
     fenced = False
 
     def find(_topic: str, _partition: int) -> Any:
