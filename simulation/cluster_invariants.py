@@ -132,26 +132,30 @@ class ClusterInvariants:
 
     def leader_epoch(self, load: LoadedPartition) -> int:
         """See `DeleteObserver`."""
-        topic = self._shared.image.topics.get(load.topic) if self._follows_store else None
+        topic = self._topic_of(load)
         return -1 if topic is None or load.partition >= len(topic.partitions) else topic.partitions[load.partition].leader_epoch
 
     def leads(self, load: LoadedPartition, broker_id: BrokerId) -> bool:
         """See `DeleteObserver`."""
-        topic = self._shared.image.topics.get(load.topic) if self._follows_store else None
+        topic = self._topic_of(load)
         return topic is not None and load.partition < len(topic.partitions) and topic.partitions[load.partition].leader == broker_id
 
     def has_deleted(self, load: LoadedPartition, crc: int) -> bool:
         """See `DeleteObserver`."""
-        topic = self._shared.image.topics.get(load.topic)
+        topic = self._topic_of(load)
         if topic is None:
             return False
         committed = self.promises.committed(topic.topic_id, load.partition)
         return any(crc == known and last < committed.start for _, known, last in committed.batches.values())
 
+    def _topic_of(self, load: LoadedPartition) -> TopicImage | None:
+        """What the store says of the topic, while that counts."""
+        return self._shared.image.topics.get(load.topic) if self._follows_store else None
+
     def on_delete_acknowledged(self, load: LoadedPartition, broker_id: BrokerId, offset: Offset, sent_s: float) -> None:
         """See `DeleteObserver`."""
         self._dirty = True
-        topic = self._shared.image.topics.get(load.topic) if self._follows_store else None
+        topic = self._topic_of(load)
         if topic is None or self.promises.is_void_since(topic, load.partition, sent_s):
             return
         if not self._shared.image.log_start_reporting:
@@ -167,7 +171,7 @@ class ClusterInvariants:
 
     def on_leader_only_delete(self, load: LoadedPartition, broker_id: BrokerId, offset: Offset, sent_s: float) -> None:
         """See `DeleteObserver`. An answer may have been on its way since its broker had another disk."""
-        topic = self._shared.image.topics.get(load.topic) if self._follows_store else None
+        topic = self._topic_of(load)
         if topic is None or self.promises.is_void_since(topic, load.partition, sent_s) or not self.promises.had_disk_at(broker_id, sent_s):
             return
         watch = self.watches.find(broker_id, topic.topic_id, load.partition)

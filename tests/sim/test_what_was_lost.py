@@ -161,11 +161,8 @@ def test_a_producer_may_be_refused_what_it_sends_again_and_was_deleted(was_tried
     """A broker that has started since knows the last batch of each producer, and those that its log still has."""
     batch = build_batch([(NOW_MS, None, b"v", ())], producer_id=HUNG, producer_epoch=0, base_sequence=3)
     committed = SimpleNamespace(start=start, batches={5: (0, read_batch_header(batch).crc, 5), 6: (0, 1, 9)})
-    topics = {"t": SimpleNamespace(topic_id=bytes(16))}
-    invariants: Any = SimpleNamespace(
-        _shared=SimpleNamespace(image=SimpleNamespace(topics=topics)),
-        promises=SimpleNamespace(committed=lambda _topic_id, _number: committed),
-    )
+    topic, promises = SimpleNamespace(topic_id=bytes(16)), SimpleNamespace(committed=lambda _topic_id, _number: committed)
+    invariants: Any = SimpleNamespace(_topic_of=lambda _load: topic, promises=promises)
     observer = SimpleNamespace(leads=lambda _load, _broker_id: True, has_deleted=partial(ClusterInvariants.has_deleted, invariants))
     history = SimpleNamespace(records_are_void=False, name="t-0")
     load: Any = SimpleNamespace(
