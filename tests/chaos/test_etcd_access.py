@@ -7,6 +7,7 @@ import base64
 import json
 import shutil
 import subprocess
+import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
@@ -29,6 +30,9 @@ pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 PREFIX = b"/lowtide/"
 ANN = EtcdAccess(user="ann", password="secret-of-ann")
 LIMIT_S = 120.0
+LEASE_S = 6
+TOKEN_ENDED_S = 2.5
+"""How long a token must not be used to have expired: etcd looks from time to time."""
 
 
 def ask(etcd: EtcdProcess, method: str, **body: object) -> None:
@@ -73,7 +77,7 @@ async def test_a_user_works_under_its_prefix_and_over_the_end_of_its_token(guard
     assert (await anext(batches)).revision == first.revision
     lease = await store.lease_grant(30_000)
     for number in range(1, 3):
-        await asyncio.sleep(2.5)  # The token has expired: etcd checks from time to time.
+        await asyncio.sleep(TOKEN_ENDED_S)
         written = await store.transact([], [Put(PREFIX + b"%d" % number, b"", lease)])
         assert (await anext(batches)).revision == written.revision
         await store.lease_keep_alive(lease)
@@ -100,12 +104,13 @@ async def renews(renewer: Any, lease: int, *, tries: int = 3) -> bool:
 async def test_a_keeper_renews_leases_with_the_same_access(guarded: EtcdProcess) -> None:
     """Over another connection, with its own token, which expires; after endpoints without a listener."""
     store = await etcd_store.EtcdStore.open([guarded.endpoint], access=ANN, prefix=PREFIX)
-    lease = await store.lease_grant(3000)
+    lease = await store.lease_grant(LEASE_S * 1000)
+    granted_s = time.monotonic()
     await store.transact([], [Put(PREFIX + b"k", b"", lease)])
     renewer = etcd_renewer.EtcdRenewer(["127.0.0.1:1", guarded.endpoint], ANN)
-    for _ in range(4):
+    while time.monotonic() < granted_s + 2 * LEASE_S:
         assert await renews(renewer, lease)
-        await asyncio.sleep(1.5)
+        await asyncio.sleep(TOKEN_ENDED_S)
     assert await store.get(PREFIX + b"k") is not None, "it lasted for twice its time"
     await store.lease_revoke(lease)
     with pytest.raises(LeaseGoneError):
@@ -197,7 +202,7 @@ async def test_certificates_on_both_sides(sealed: tuple[str, Certificates]) -> N
     assert (await anext(batches)).revision == written.revision
     await batches.aclose()
     renewer = etcd_renewer.EtcdRenewer([endpoint], certificates.access())
-    assert await renews(renewer, await store.lease_grant(3000))
+    assert await renews(renewer, await store.lease_grant(30_000))
     renewer.close()
     await store.close()
     for access in (certificates.access(client=False), EtcdAccess()):
