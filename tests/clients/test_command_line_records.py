@@ -35,6 +35,11 @@ def filled(other: Driver, topic: str) -> tuple[str, int]:
     return topic, now_ms
 
 
+def heed_interrupts() -> None:
+    """Called in the process of a command that Ctrl-C is to end: what started the tests may ignore it, and it would inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_a_dry_run_reports_what_is_then_deleted(lowtide: SimpleNamespace, other: Driver, filled: tuple[str, int]) -> None:
     """It has the exact number of records, and deletes nothing."""
     topic, now_ms = filled
@@ -205,7 +210,7 @@ def test_a_sweep_that_is_killed_continues(lowtide: SimpleNamespace, other: Drive
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - who started us may have us ignore it
+        preexec_fn=heed_interrupts,  # noqa: PLW1509 - it starts no thread
     )
     before = state.read_text().count('"done"')
     try:
@@ -325,7 +330,13 @@ def test_what_comes_is_followed_until_ctrl_c(lowtide: SimpleNamespace, other: Dr
         stderr=subprocess.PIPE,
         text=True,
     )
-    new = subprocess.Popen(command(*follow), env=environment(lowtide.bootstrap), stdout=subprocess.PIPE, text=True)
+    new = subprocess.Popen(
+        command(*follow),
+        env=environment(lowtide.bootstrap),
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=heed_interrupts,  # noqa: PLW1509 - it starts no thread
+    )
     try:
         assert old.stdout is not None
         assert new.stdout is not None
