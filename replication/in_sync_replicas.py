@@ -36,7 +36,6 @@ def next_proposal(leadership: Leadership, image: MetadataImage, now_ms: int) -> 
     joining = [
         (broker_id, follower.broker_epoch)
         for broker_id, follower in leadership.followers.items()
-        # Who is dropped for being slow doesn't come back at once, though the high watermark has waited for it.
         if members.get(broker_id) != follower.broker_epoch and may_join(leadership, broker_id, follower, image, now_ms)
     ]
     wanted = kept + joining
@@ -59,11 +58,17 @@ def stays_in_sync(leadership: Leadership, member: BrokerId, epoch: BrokerEpoch, 
 
 
 def may_join(leadership: Leadership, broker_id: BrokerId, follower: FollowerState, image: MetadataImage, now_ms: int) -> bool:
-    """Whether a follower outside the ISR is in sync."""
-    log = leadership.log
+    """Whether a follower outside the ISR is in sync, and would stay so.
+
+    It has to be caught up besides: too few in sync, and the high watermark stays where a follower is that can't append. That one would be
+    dropped and added in turn, each time in the metadata store. (Kafka adds it again; there a timer drops it.)
+    """
+    log, limit_ms = leadership.log, leadership.lag_time_max_ms
     if follower.log_end_offset < log.high_watermark or follower.log_end_offset < leadership.epoch_start_offset:
         return False
-    if not is_eligible(leadership, broker_id, follower, image) or not follower.has_fetched_within(leadership.lag_time_max_ms, now_ms):
+    if not is_eligible(leadership, broker_id, follower, image) or not follower.has_fetched_within(limit_ms, now_ms):
+        return False
+    if not follower.is_caught_up(log.log_end_offset, limit_ms, now_ms):
         return False
     if not image.log_start_reporting:
         return True

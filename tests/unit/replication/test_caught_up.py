@@ -182,3 +182,25 @@ def test_an_event_of_a_broker_that_has_not_fetched_yet_takes_nothing_from_it() -
     leadership = leads(log_of(100), partition_of((1, 2), (1, 2)), IMAGE, 5)
     leadership.follow_broker(2, image_of(11, BROKERS))
     assert leadership.followers[2] == FollowerState(noted_fetch_ms=5, caught_up_ms=5)
+
+
+def test_who_is_dropped_for_being_slow_does_not_come_back_before_it_keeps_up() -> None:
+    """While too few are in sync the high watermark waits for nobody, and stays where the slow follower is: on a full disk, for instance."""
+    log = log_of(100, min_insync_replicas=2)
+    log.advance_high_watermark(100)
+    leadership = leads(log, partition_of((1, 2), (1, 2)), IMAGE)
+    log.move_log_end(110)
+    slow_ms = LAG_MS + 1
+    leadership.note_fetch(FollowerFetch(2, 2, 100, 0, 5, 5), IMAGE, slow_ms)
+    proposal = in_sync_replicas.next_proposal(leadership, IMAGE, slow_ms)
+    assert proposal is not None
+    assert proposal.isr == (1,)
+    leadership.propose(proposal)
+    leadership.follow(partition_of((1,), (1,), revision=11))
+    leadership.note_fetch(FollowerFetch(2, 2, 100, 0, 5, 5), IMAGE, slow_ms + 1)
+    assert in_sync_replicas.high_watermark(leadership, IMAGE, slow_ms + 1) == 100
+    assert in_sync_replicas.next_proposal(leadership, image_of(11, BROKERS), slow_ms + 1) is None
+    leadership.note_fetch(FollowerFetch(2, 2, 110, 0, 5, 5), IMAGE, slow_ms + 2)
+    back = in_sync_replicas.next_proposal(leadership, image_of(11, BROKERS), slow_ms + 2)
+    assert back is not None
+    assert back.isr == (1, 2)

@@ -300,9 +300,10 @@ def joins(leadership: Leadership, image: MetadataImage = IMAGE, now_ms: int = 1)
 
 
 def about_to_join(*, image: MetadataImage = IMAGE, **fetch: Any) -> Leadership:
-    """The leadership began at offset 100 with 1 and 3 in sync; since then the high watermark has reached 110, and broker 2 has fetched."""
+    """The leadership began at offset 100 with 1 and 3 in sync, and 2 had all; now the high watermark is at 110, and 2 has fetched again."""
     log = log_of(100, log_start_offset=50)
     leadership = led(1, 3, log=log, image=image)
+    leadership.note_fetch(fetch_of(2, 100, 50), image, 1)
     log.move_log_end(120)
     leadership.note_fetch(fetch_of(3, 120, 50), image, 1)
     log.advance_high_watermark(110)
@@ -322,9 +323,10 @@ def test_a_follower_joins_that_has_what_is_committed_and_every_delete() -> None:
 
 
 def test_a_follower_joins_when_it_has_the_leader_epoch_s_first_offset() -> None:
-    """What was committed before the election may be more than the high watermark says."""
+    """What was committed before the election may be more than the high watermark says. It was in sync then, and has been dropped since."""
     log = log_of(100, log_start_offset=50)
-    leadership = led(1, 3, log=log)
+    leadership = led(1, 2, 3, log=log)
+    leadership.follow(partition_of((1, 3), (1, 3), revision=10))
     log.move_log_end(120)
     leadership.note_fetch(fetch_of(3, 120, 50), IMAGE, 1)
     leadership.note_fetch(fetch_of(2, 99, 50), IMAGE, 1)

@@ -1,7 +1,8 @@
 """The state of a leader under any order of fetches, appends, deletes, images and ISR changes.
 
 Checked after every step: the high watermark never falls and never passes a member of the maximal ISR; the low watermark follows rule DR3;
-a proposed member of the ISR has all committed records and every acknowledged delete; a refused fetch changes nothing.
+a proposed member of the ISR has all committed records and every acknowledged delete; no proposal is taken back by the next; a refused
+fetch changes nothing.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from lowtide.metadata.image import PartitionImage
 from lowtide.protocol.errors import ErrorCode
 from lowtide.replication import in_sync_replicas
-from lowtide.replication.leadership import FollowerFetch
+from lowtide.replication.leadership import FollowerFetch, IsrProposal
 from tests.examples import examples
 
 from .leaders import LAG_MS, SELF, FakeLog, image_of, leads, partition_of
@@ -28,14 +30,18 @@ class LeadershipMachine(RuleBasedStateMachine):
     """Broker 1 leads; 2 and 3 follow, have what they report, and fail and return."""
 
     @initialize(
-        isr=st.sampled_from([(1,), (1, 2), (1, 2, 3)]), end=st.integers(0, 3), start=st.integers(0, 3), away=st.sampled_from([(), (3,)])
+        isr=st.sampled_from([(1,), (1, 2), (1, 2, 3)]),
+        end=st.integers(0, 3),
+        start=st.integers(0, 3),
+        away=st.sampled_from([(), (3,)]),
+        least=st.integers(1, 3),
     )
-    def begin(self, isr: tuple[int, ...], end: int, start: int, away: tuple[int, ...]) -> None:
+    def begin(self, isr: tuple[int, ...], end: int, start: int, away: tuple[int, ...], least: int) -> None:
         self.now_ms = 0
         self.revision = 10
         self.epochs = {1: 1, 2: 2, 3: 3}
         self.fenced = set(away)
-        self.log = FakeLog(log_start_offset=min(start, end), log_end_offset=end)
+        self.log = FakeLog(log_start_offset=min(start, end), log_end_offset=end, min_insync_replicas=least)
         self.log.leader_epochs.assign(5, 0)
         self.state = partition_of(isr, tuple(self.epochs[member] for member in isr))
         self.see()
@@ -153,6 +159,14 @@ class LeadershipMachine(RuleBasedStateMachine):
                 assert follower.log_start_offset >= self.acknowledged
         self.leadership.propose(proposal)
         self.advance()
+        taken = deepcopy(self.leadership)
+        taken.follow(self.as_proposed(proposal))
+        image = msgspec.structs.replace(self.image, revision=self.revision + 1)
+        taken.log.advance_high_watermark(in_sync_replicas.high_watermark(taken, image, self.now_ms))
+        assert in_sync_replicas.next_proposal(taken, image, self.now_ms) is None
+
+    def as_proposed(self, proposal: IsrProposal) -> PartitionImage:
+        return msgspec.structs.replace(self.state, isr=proposal.isr, isr_epochs=proposal.isr_epochs, modify_revision=self.revision + 1)
 
     @precondition(lambda self: self.leadership.proposal is not None)
     @rule(taken=st.booleans())
@@ -160,10 +174,8 @@ class LeadershipMachine(RuleBasedStateMachine):
         proposal = self.leadership.proposal
         assert proposal is not None
         if taken:
+            self.state = self.as_proposed(proposal)
             self.revision += 1
-            self.state = msgspec.structs.replace(
-                self.state, isr=proposal.isr, isr_epochs=proposal.isr_epochs, modify_revision=self.revision
-            )
             self.see()
             self.leadership.follow(self.state)
         else:
