@@ -23,6 +23,11 @@ class Chronicle:
         self._now_s = now_s
         self._lines: deque[str] = deque(maxlen=LINES_KEPT)
 
+    @property
+    def now_s(self) -> float:
+        """Virtual time."""
+        return self._now_s()
+
     def note(self, who: str, what: str) -> None:
         """Something happened."""
         if self.violation is None:  # What comes after it doesn't explain it.

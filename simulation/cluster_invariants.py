@@ -7,7 +7,8 @@ An eligible leader (KIP-966) is to have what a member of the ISR has.
 Checked (letters of the invariants): D5, D6, P6 and S1 of each log; D8 every member of the ISR has every acknowledged delete; P1 committed
 batches are the same on all replicas, unless each compacts or erases them; P2 a member of the ISR under its present registration has
 everything that was committed; P3 a leader epoch has one leader; S5 no segment above the log start is gone; rule DR3 as seen from outside:
-no live replica lacks an acknowledged delete. Elections are judged by `cluster_promises` (P4, rule DR8).
+no live replica lacks an acknowledged delete. Elections are judged by `cluster_promises` (P4, rule DR8), changes of the ISR by
+`isr_changes` (L2).
 
 Records may be lost where nothing was promised (`cluster_promises`). Of such a partition only deletes are checked from then on, and after an
 unclean election only those that were asked for since. At the end of a run, when all replicas are the same again, everything holds again
@@ -27,6 +28,7 @@ from lowtide.protocol.types import BrokerId, Offset, TopicId, TopicPartition
 from lowtide.replication.eligible_leaders import members_of
 from lowtide.simulation.chronicle import Chronicle
 from lowtide.simulation.cluster_promises import ClusterPromises, Committed, Key
+from lowtide.simulation.isr_changes import IsrChanges
 from lowtide.simulation.loaded_partition import LoadedPartition
 from lowtide.simulation.machines import Machine, log_manager_of
 from lowtide.simulation.parked_deletes import ParkedDeletes
@@ -60,6 +62,7 @@ class ClusterInvariants:
         self.parked = ParkedDeletes(self.machines, chronicle)
         self._shared = shared
         self._chronicle = chronicle
+        self._isr_changes = IsrChanges(chronicle)
         self._entries: dict[BrokerId, tuple[object, int, int, list[ReplicaWatch]]] = {}
         self._owners: dict[tuple[TopicId, int, int], tuple[BrokerId, int]] = {}
         self._images: dict[BrokerId, int] = {}
@@ -201,6 +204,8 @@ class ClusterInvariants:
             known = before.topic_by_id(topic.topic_id)
             for number, state in enumerate(topic.partitions):
                 former = known.partitions[number] if known is not None and number < len(known.partitions) else None
+                if former is not None and state.isr != former.isr:
+                    self._isr_changes.note(topic.topic_id, topic.name, number)
                 if former is not None and state.leader_epoch != former.leader_epoch and state.has_leader:
                     self.promises.on_election(topic, number, former, state)
 

@@ -119,14 +119,24 @@ def all_is_committed_at_an_election(patch: Patch) -> None:
     patch.setattr(Leadership, "__init__", init)
 
 
-def joins_below_the_epoch_start(patch: Patch) -> None:
-    """A follower joins that has reached the high watermark, which a new leader doesn't know yet."""
+def who_is_too_slow_joins(patch: Patch) -> None:
+    """A follower that has what is committed joins, though it isn't caught up and will be dropped for that."""
     original = in_sync_replicas.may_join
 
-    def may_join(led: Any, *arguments: Any) -> bool:
+    def may_join(led: Any, broker_id: int, one: Any, image: Any, now_ms: int) -> bool:
+        return original(led, broker_id, msgspec.structs.replace(one, caught_up_ms=now_ms), image, now_ms)
+
+    patch.setattr(in_sync_replicas, "may_join", may_join)
+
+
+def joins_below_the_epoch_start(patch: Patch) -> None:
+    """A follower joins that has reached the high watermark, which a new leader doesn't know yet. (Nor is it caught up: that would do.)"""
+    original = in_sync_replicas.may_join
+
+    def may_join(led: Any, broker_id: int, one: Any, image: Any, now_ms: int) -> bool:
         start, led.epoch_start_offset = led.epoch_start_offset, 0
         try:
-            return original(led, *arguments)
+            return original(led, broker_id, msgspec.structs.replace(one, caught_up_ms=now_ms), image, now_ms)
         finally:
             led.epoch_start_offset = start
 
@@ -352,6 +362,7 @@ PLANTS: Final = [
     (a_cut_is_not_waited_for, "(P1|P2|R1|R2|S1):", PARTITIONS, 0),
     (committed_one_offset_early, "P2:", PARTITIONS, 0),
     (all_is_committed_at_an_election, "P2:", PARTITIONS, 0),
+    (who_is_too_slow_joins, "L2:", PARTITIONS, 0),
     (joins_below_the_epoch_start, "P2:", PARTITIONS, 0),
     (a_fetch_counts_for_the_registration_that_is_known, "(P2|D8|DR3):", PARTITIONS, 0),
     (isr_changes_do_not_compare_the_record, "(D1|D8|P2|P3|P4|R1):", PARTITIONS, 100_950),
@@ -379,6 +390,7 @@ PLANTS: Final = [
 AIMED: Final[dict[object, tuple[str, ...]]] = {
     an_epoch_without_records_is_not_reported: ("leaders die uncommitted", "kill", "leader move", "pause"),
     a_cut_is_not_waited_for: ("leaders die uncommitted", "power cut", "power cut of all", "fast restart", "slow disk"),
+    who_is_too_slow_joins: ("full disk",),
     a_fetch_counts_for_the_registration_that_is_known: ("fast restart", "link cut", "slow network", "power cut"),
     a_follower_that_hears_nothing_answers: ("cut off", "link cut"),
     a_follower_of_a_stopping_broker_answers: ("late shutdown",),

@@ -185,7 +185,7 @@ def test_an_event_of_a_broker_that_has_not_fetched_yet_takes_nothing_from_it() -
 
 
 def test_who_is_dropped_for_being_slow_does_not_come_back_before_it_keeps_up() -> None:
-    """While too few are in sync the high watermark waits for nobody, and stays where the slow follower is: on a full disk, for instance."""
+    """While too few are in sync, the high watermark stays where the slow follower is, which perhaps can't append: its disk is full."""
     log = log_of(100, min_insync_replicas=2)
     log.advance_high_watermark(100)
     leadership = leads(log, partition_of((1, 2), (1, 2)), IMAGE)
