@@ -159,10 +159,9 @@ class ConsumerMember(OwningMember):
     async def _fetch_own(self) -> None:
         """Ask for the offsets of what it has, as a member."""
         load, history, partitions = self.load, self.load.history, self.partitions[:]
-        before = {number: history.committed.get(number, -1) for number in partitions}
         wanted = [OffsetFetchRequestTopics(name=load.topic, partition_indexes=partitions)]
         group = OffsetFetchRequestGroup(group_id=self.key, member_id=self._member_id, member_epoch=self.generation_id, topics=wanted)
-        voids = history.voids
+        voids, before = history.voids, await self.known_committed(partitions)
         answer = await self.ask(OffsetFetchRequest(groups=[group], require_stable=True), _FETCH_VERSION, timeout_ms=COMMITTED_MS)
         fetched = answer.groups[0]
         if self.has("OffsetFetch", fetched.error_code, STALE | OUT | {ErrorCode.GROUP_ID_NOT_FOUND}):

@@ -108,6 +108,7 @@ class CoordinatorWork:
     def _group(self, group_id: str) -> GroupLoad:
         load = GroupLoad(group_id, WORK_TOPIC, WORK_PARTITIONS, self._cluster.client, Random(self._random.getrandbits(64)), self.counts)
         load.on_commit = self._on_commit
+        load.is_up_to_date = partial(self._is_up_to_date, java_hash(group_id) % GROUP_PARTITIONS)
         self.groups.append(load)
         self._consuming.append(load)
         return load
@@ -120,8 +121,19 @@ class CoordinatorWork:
             Random(self._random.getrandbits(64)),
             self.counts,
         )
-        load.known_at = partial(self._loaded, java_hash(group_id) % GROUP_PARTITIONS)
+        number = java_hash(group_id) % GROUP_PARTITIONS
+        load.known_at, load.is_up_to_date = partial(self._loaded, number), partial(self._is_up_to_date, number)
         return load
+
+    def _is_up_to_date(self, number: int, broker_id: BrokerId) -> bool:
+        """See `GroupLoad`."""
+        broker = next(machine.broker for machine in self._cluster.machines if machine.broker_id == broker_id)
+        session = None if broker is None else broker._session  # noqa: SLF001 - no client can see it
+        present = self._cluster.shared.image
+        images = (present, present if session is None else session.image)
+        states = [image.topics[GROUP_TOPIC].partitions[number] for image in images if GROUP_TOPIC in image.topics]
+        leaderships = {(state.leader, state.leader_epoch) for state in states}
+        return len(states) == len(images) and len(leaderships) == 1 and states[0].leader == broker_id
 
     def _loaded(self, number: int, broker_id: BrokerId) -> object:
         """What a broker knows the groups of a partition by, None before it has all of it. A look, which doesn't have it loaded."""

@@ -24,7 +24,7 @@ from lowtide.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopics,
 )
 from lowtide.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-from lowtide.protocol.types import UNKNOWN_OFFSET
+from lowtide.protocol.types import UNKNOWN_OFFSET, BrokerId, Offset
 from lowtide.runtime.random import Random
 from lowtide.simulation.cluster_client import ClusterClient
 from lowtide.simulation.coordinated import GROUP, Coordinated
@@ -75,6 +75,8 @@ class GroupLoad:
         self.members: list[AnyMember] = []
         self.on_commit: Callable[[int], None] = _ignore
         """Called with each partition for which an offset is about to be committed."""
+        self.is_up_to_date: Callable[[BrokerId], bool] = _always
+        """Whether a broker coordinates the group, and knows of no earlier leader epoch of the group's partition than the metadata store."""
         self._make = make_client
         self.random = random
 
@@ -144,10 +146,15 @@ class GroupClient(Coordinated):
             history.on_committed(partition, offset, generation_id=generation_id, given_out_before=given_out, voids=voids)
         return code
 
+    async def known_committed(self, partitions: list[int]) -> dict[int, Offset]:
+        """What the coordinator has to return now, or something above. Errors: OSError when there is none."""
+        if not self.load.is_up_to_date(await self.find_coordinator()):
+            return dict.fromkeys(partitions, UNKNOWN_OFFSET)
+        return {number: self.load.history.committed.get(number, UNKNOWN_OFFSET) for number in partitions}
+
     async def fetch(self, partitions: list[int]) -> bool:
         """Ask for committed offsets. Returns whether they were returned."""
         load, history, version = self.load, self.load.history, self.random.choice((1, 5, 7, 8, 9))
-        before = {number: history.committed.get(number, UNKNOWN_OFFSET) for number in partitions}
         voids, stable = history.voids, self.random.random() < 0.5  # noqa: PLR2004
         if version >= 8:  # noqa: PLR2004 - many groups at once
             wanted = OffsetFetchRequestTopics(name=load.topic, partition_indexes=partitions)
@@ -156,6 +163,7 @@ class GroupClient(Coordinated):
         else:
             topic = OffsetFetchRequestTopic(name=load.topic, partition_indexes=partitions)
             request = OffsetFetchRequest(group_id=load.group_id, topics=[topic], require_stable=stable)
+        before = await self.known_committed(partitions)
         answer = await self.ask(request, version, timeout_ms=COMMITTED_MS)
         fetched = answer.groups[0] if version >= 8 else answer  # noqa: PLR2004
         code = fetched.topics[0].partitions[0].error_code if version < 2 else fetched.error_code  # noqa: PLR2004 - the group has one since 2
@@ -391,6 +399,10 @@ class GroupMember(AnyMember):
         """All partitions in turn."""
         shares = {member: list(range(index, self.load.partitions, len(members))) for index, member in enumerate(members)}
         return [SyncGroupRequestAssignment(member_id=member, assignment=self.encode(share)) for member, share in shares.items()]
+
+
+def _always(_broker_id: BrokerId) -> bool:
+    return True
 
 
 def _ignore(_partition: int) -> None:
