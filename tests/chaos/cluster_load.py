@@ -254,10 +254,12 @@ class PartitionWork:
             row = only_row(await caller.ask(broker_id, fetch_request(self.topic, self.number, position), FETCH_VERSION, timeout_ms=0))
             rows += 1
             records = records_from(row.records, position)
-            if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and row.log_start_offset > position:
-                self.history.on_log_start(row.log_start_offset, deleted_before=deleted)
-                position = row.log_start_offset  # a delete whose answer was lost
-                continue
+            if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                log_start = row.log_start_offset if row.log_start_offset >= 0 else await self._log_start(broker_id)
+                if log_start > position:
+                    self.history.on_log_start(log_start, deleted_before=deleted)
+                    position = log_start  # a delete whose answer was lost
+                    continue
             if row.error_code not in UNDECIDED and row.error_code != ErrorCode.NONE:
                 raise HistoryError(f"{self.topic}: broker {broker_id} answers {ErrorCode(row.error_code).name} at {position}, {row}")
             self.history.on_read(records, start=position, deleted_before=deleted)
@@ -281,6 +283,11 @@ class PartitionWork:
                 self.history.on_log_end(row.offset, acknowledged_before=acknowledged)
 
     # ------------------------------------------------------------------ shared
+    async def _log_start(self, broker_id: int) -> int:
+        """Where a leader's log starts, which it doesn't say beside an error; -1 if it isn't told."""
+        row = only_row(await self.cluster.ask(broker_id, offsets_request(self.topic, self.number, EARLIEST), LIST_OFFSETS_VERSION))
+        return int(row.offset) if row.error_code == ErrorCode.NONE else -1
+
     async def _find_leader(self) -> int:
         """Errors: OSError if no leader is known."""
         if self._leader is None:

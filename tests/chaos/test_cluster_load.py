@@ -137,7 +137,8 @@ class LyingCluster:
             start = 0
         end = len(self.log) - (3 if self.lies("records that were acknowledged at the end are missing") else 0)
         if not start <= offset <= max(end, start):
-            return SimpleNamespace(error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=start, records=None)
+            told = start if broker_id != LEADER else -1  # As in Kafka, a leader says nothing else.
+            return SimpleNamespace(error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=told, records=None)
         values = self.log[offset : min(offset + FETCHED, end)]
         data = placed(offset, values)
         if self.lies("a record that was acknowledged is missing") and len(values) > 2:
@@ -197,6 +198,22 @@ async def test_true_answers_pass() -> None:
     """The control case."""
     work = await work_with("")
     assert min(work.counts[kind] for kind in ("produced", "deleted", "read", "read from a follower")) > 0
+
+
+async def test_a_delete_whose_answer_was_lost_may_be_carried_out() -> None:
+    """The last one: none that was acknowledged goes as far."""
+    cluster = LyingCluster("")
+    work = PartitionWork(cast("ClusterProcesses", cluster), "told")
+    work.start()
+    try:
+        await work.until("deleted", 1)
+        await work.until("produced", HONEST_BATCHES)
+    finally:
+        await work.stop()
+    end = work.history.acknowledged_end
+    work.history.on_delete(end)
+    cluster.log_start_offset = end
+    await work.check()
 
 
 @pytest.mark.parametrize("lie", LIES)
