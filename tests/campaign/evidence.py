@@ -42,6 +42,9 @@ faults* count towards that of *cluster* besides, *cluster kill* and *transfers* 
   erases, or commits for groups and transactions; three brokers with etcd, also while they compact, move and reassign; money that is moved;
 - of *power cut* cuts of the power under load on ext4 and on XFS (`tests/power`), of *damaged frames* frames sent to a broker;
 - of *properties* passes over all tests with drawn examples, of *compiled walk* executions under sanitizers, since 2026-11-27.
+
+Elsewhere are [hours of load](testing.md#hours-of-load), the [model of deletes](testing.md#the-model-of-deletes) with two and three faults,
+[upgrades under load, and ways back](upgrading.md#what-was-tried), and [large clusters](scale.md).
 """
 
 
