@@ -73,10 +73,10 @@ class GroupLoad:
         self.is_calm = False
         """No member leaves or dies any more."""
         self.members: list[AnyMember] = []
-        self.on_commit: Callable[[int], None] = _ignore
+        self.on_commit: Callable[[int], None] = lambda _: None
         """Called with each partition for which an offset is about to be committed."""
-        self.is_up_to_date: Callable[[BrokerId], bool] = _always
-        """Whether a broker coordinates the group, and knows of no earlier leader epoch of the group's partition than the metadata store."""
+        self.is_up_to_date: Callable[[BrokerId], bool] = lambda _: True
+        """Whether a broker coordinates the group, by what it knows and by the metadata store, in the same leader epoch."""
         self._make = make_client
         self.random = random
 
@@ -148,9 +148,8 @@ class GroupClient(Coordinated):
 
     async def known_committed(self, partitions: list[int]) -> dict[int, Offset]:
         """What the coordinator has to return now, or something above. Errors: OSError when there is none."""
-        if not self.load.is_up_to_date(await self.find_coordinator()):
-            return dict.fromkeys(partitions, UNKNOWN_OFFSET)
-        return {number: self.load.history.committed.get(number, UNKNOWN_OFFSET) for number in partitions}
+        committed = self.load.history.committed if self.load.is_up_to_date(await self.find_coordinator()) else {}
+        return {number: committed.get(number, UNKNOWN_OFFSET) for number in partitions}
 
     async def fetch(self, partitions: list[int]) -> bool:
         """Ask for committed offsets. Returns whether they were returned."""
@@ -399,11 +398,3 @@ class GroupMember(AnyMember):
         """All partitions in turn."""
         shares = {member: list(range(index, self.load.partitions, len(members))) for index, member in enumerate(members)}
         return [SyncGroupRequestAssignment(member_id=member, assignment=self.encode(share)) for member, share in shares.items()]
-
-
-def _always(_broker_id: BrokerId) -> bool:
-    return True
-
-
-def _ignore(_partition: int) -> None:
-    """No one listens."""

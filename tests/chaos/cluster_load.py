@@ -284,7 +284,7 @@ class PartitionWork:
 
     # ------------------------------------------------------------------ shared
     async def _log_start(self, broker_id: int) -> int:
-        """Where a leader's log starts, which it doesn't say beside an error; -1 if it isn't told."""
+        """Where a leader's log starts, which it doesn't say beside an error; -1 if it isn't known."""
         row = only_row(await self.cluster.ask(broker_id, offsets_request(self.topic, self.number, EARLIEST), LIST_OFFSETS_VERSION))
         return int(row.offset) if row.error_code == ErrorCode.NONE else -1
 
