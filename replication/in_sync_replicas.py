@@ -3,8 +3,9 @@
 A change of the ISR is proposed to the metadata store and counts from that moment on beside what is committed, until the image shows what
 became of it: the union is the *maximal* ISR (KIP-497). A member stands in the ISR with the registration under which it joined (KIP-903).
 
-Guards: the leader itself is never dropped, so the ISR is never empty; who joins has all that is committed, the leader epoch's first
-offset, and every delete below the floor (rule DR2); nothing is committed while replicas outside the ISR are eligible as leaders.
+Guards: the leader itself is never dropped, so the ISR is never empty; who joins is caught up, has all that is committed, the leader
+epoch's first offset, and every delete below the floor (rule DR2); nothing is committed while replicas outside the ISR are eligible as
+leaders.
 
 Sources: KIP-497, KIP-841, KIP-903, KIP-966; Kafka's `Partition`.
 """
@@ -60,8 +61,9 @@ def stays_in_sync(leadership: Leadership, member: BrokerId, epoch: BrokerEpoch, 
 def may_join(leadership: Leadership, broker_id: BrokerId, follower: FollowerState, image: MetadataImage, now_ms: int) -> bool:
     """Whether a follower outside the ISR is in sync, and would stay so.
 
-    It has to be caught up besides: too few in sync, and the high watermark stays where a follower is that can't append. That one would be
-    dropped and added in turn, each time in the metadata store. (Kafka adds it again; there a timer drops it.)
+    To have what is committed isn't enough. While fewer than `min.insync.replicas` are in sync, the high watermark stands still, perhaps
+    where a follower is that can't append: that one would be added for it, dropped for being slow, and added again, each time in the
+    metadata store. (Kafka adds it too; there a timer drops it, twice in each lag time.)
     """
     log, limit_ms = leadership.log, leadership.lag_time_max_ms
     if follower.log_end_offset < log.high_watermark or follower.log_end_offset < leadership.epoch_start_offset:
