@@ -230,6 +230,8 @@ class ConsumerGroup:
             self.group_epoch, self.metadata_hash = value.epoch, value.metadata_hash
         elif isinstance(value, TargetAssignmentEpoch):
             self.target_epoch, self.assigned_wall_ms = value.assignment_epoch, value.assignment_timestamp
+            # A log that was compacted and then lost its end may lack the group's last epoch: below the target's nothing would be assigned.
+            self.group_epoch = max(self.group_epoch, self.target_epoch)
         elif isinstance(value, PatternTopics):
             self.subscriptions.note_pattern(name, ResolvedPattern(frozenset(value.topics), value.version, value.timestamp))
         else:

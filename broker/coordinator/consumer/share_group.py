@@ -229,6 +229,8 @@ class ShareGroup:
             self.group_epoch, self.metadata_hash = value.epoch, value.metadata_hash
         elif isinstance(value, TargetAssignmentEpoch):
             self.target_epoch, self.assigned_wall_ms = value.assignment_epoch, value.assignment_timestamp
+            # A log that was compacted and then lost its end may lack the group's last epoch: below the target's nothing would be assigned.
+            self.group_epoch = max(self.group_epoch, self.target_epoch)
         elif isinstance(value, SharePartitionStates):
             self.states, self.checked_image = states_of(value), 0
         else:

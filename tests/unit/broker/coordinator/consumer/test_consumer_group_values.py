@@ -15,6 +15,7 @@ from lowtide.protocol.consumer_group_records import (
     ClassicMemberMetadata,
     ClassicProtocol,
     ConsumerGroupChange,
+    GroupEpoch,
     RecordType,
     SubscribedTopics,
     TargetAssignmentEpoch,
@@ -166,6 +167,15 @@ def test_an_instance_id_belongs_to_the_last_member_that_has_it() -> None:
 
 
 # ------------------------------------------------------------------ records
+@pytest.mark.parametrize(("known", "expected"), [(4, 7), (7, 7), (9, 9)])
+def test_a_group_s_epoch_is_not_below_that_of_its_target(known: int, expected: int) -> None:
+    """The record of its last epoch may be lost; with a lower one, members would get nothing until it has come so far again."""
+    group = ConsumerGroup("g")
+    group.apply(ConsumerGroupChange(RecordType.GROUP, "g", "", GroupEpoch(epoch=known, metadata_hash=1)))
+    group.apply(ConsumerGroupChange(RecordType.TARGET_EPOCH, "g", "", TargetAssignmentEpoch(assignment_epoch=7, assignment_timestamp=9)))
+    assert (group.group_epoch, group.target_epoch) == (expected, 7)
+
+
 def test_records_are_taken_back() -> None:
     one = member("a", member_epoch=5, previous_epoch=4, assigned={A: frozenset({0})}, state=MemberState.STABLE, epochs=5)
     group = group_of(one, member("b", assigned={A: frozenset({1})}), member("c", assigned={B: frozenset({0})}))

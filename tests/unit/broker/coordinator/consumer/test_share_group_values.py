@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from lowtide.broker.coordinator.consumer.consumer_member import ConsumerMember
 from lowtide.broker.coordinator.consumer.share_group import (
     INITIAL_EPOCH,
@@ -21,6 +23,7 @@ from lowtide.protocol.consumer_group_records import MemberTarget, TargetAssignme
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.share_group_records import (
     ShareGroupChange,
+    ShareGroupEpoch,
     ShareMemberCurrent,
     ShareMemberSubscription,
     ShareRecordType,
@@ -100,6 +103,14 @@ def test_members_follow_their_records() -> None:
     note(group, ShareRecordType.MEMBER, "stranger", None)
     note(group, ShareRecordType.CURRENT, "stranger", None)
     assert (list(group.members), group.subscriptions.topic_counts) == (["b"], {"t": 1})
+
+
+@pytest.mark.parametrize(("known", "expected"), [(4, 7), (7, 7), (9, 9)])
+def test_a_group_s_epoch_is_not_below_that_of_its_target(known: int, expected: int) -> None:
+    group = ShareGroup("g")
+    note(group, ShareRecordType.GROUP, "", ShareGroupEpoch(epoch=known, metadata_hash=1))
+    note(group, ShareRecordType.TARGET_EPOCH, "", TargetAssignmentEpoch(assignment_epoch=7, assignment_timestamp=9))
+    assert (group.group_epoch, group.target_epoch) == (expected, 7)
 
 
 def test_targets_and_states_are_taken_back() -> None:
