@@ -137,8 +137,8 @@ class LyingCluster:
             start = 0
         end = len(self.log) - (3 if self.lies("records that were acknowledged at the end are missing") else 0)
         if not start <= offset <= max(end, start):
-            told = start if broker_id != LEADER else -1  # As in Kafka, a leader says nothing else.
-            return SimpleNamespace(error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=told, records=None)
+            shown = start if broker_id != LEADER else -1  # As in Kafka, a leader says nothing else.
+            return SimpleNamespace(error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=shown, records=None)
         values = self.log[offset : min(offset + FETCHED, end)]
         data = placed(offset, values)
         if self.lies("a record that was acknowledged is missing") and len(values) > 2:
@@ -203,7 +203,7 @@ async def test_true_answers_pass() -> None:
 async def test_a_delete_whose_answer_was_lost_may_be_carried_out() -> None:
     """The last one: none that was acknowledged goes as far."""
     cluster = LyingCluster("")
-    work = PartitionWork(cast("ClusterProcesses", cluster), "told")
+    work = PartitionWork(cast("ClusterProcesses", cluster), "lost")
     work.start()
     try:
         await work.until("deleted", 1)
