@@ -331,5 +331,13 @@ class CuttableLog(LogOffsets):
         With `recalls` the batches before the snapshot are looked up, which a producer may send again.
         """
         newest = self.high_watermark
-        self._snapshots.reload(self.producer_state, self._segments, self.log_end_offset, newest=newest, now_ms=now_ms, recalls=recalls)
+        self._snapshots.reload(
+            self.producer_state,
+            self._segments,
+            self.log_end_offset,
+            newest=newest,
+            log_start_offset=self.log_start_offset,
+            now_ms=now_ms,
+            recalls=recalls,
+        )
         self.transactions.settle(newest)

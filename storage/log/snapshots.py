@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import chain, takewhile
 
 from lowtide.protocol.records import BatchHeader
@@ -97,6 +98,7 @@ class ProducerSnapshots:
         end_offset: Offset,
         *,
         newest: Offset,
+        log_start_offset: Offset,
         now_ms: int,
         recalls: bool = True,
         on_completed: Callable[[Offset, CompletedTransaction], None] | None = None,
@@ -104,19 +106,20 @@ class ProducerSnapshots:
         """Brings `state` to `end_offset` (exclusive), where a segment or the log ends: a snapshot, then the batches behind it.
 
         Of the snapshots at or below `newest` the newest is taken; a newer one only if no transaction had ended in it, for it doesn't say
-        which of those were decided. With `recalls` the batches before the snapshot are looked up. `on_completed` gets each transaction
-        that ends, with the base offset of the segment of its marker.
+        which of those were decided. None is taken where batches behind it, below `log_start_offset`, were erased. With `recalls` the
+        batches before the snapshot are looked up. `on_completed` gets each transaction that ends, with the base offset of the segment of
+        its marker.
         Errors: StorageError.
         """
         state.reset()
-        first_base = segments[0].first_offset
+        load_newest = partial(self._load_newest, state, segments, log_start_offset, now_ms=now_ms)
         loaded = None
         if on_completed is None:
-            loaded = self.load_newest(state, first_base, end_offset, now_ms=now_ms)
+            loaded = load_newest(end_offset)
         if loaded is None or (loaded > newest and state.knows_coordinators):
             state.reset()
-            loaded = self.load_newest(state, first_base, newest, now_ms=now_ms)
-        start = first_base if loaded is None else loaded
+            loaded = load_newest(newest)
+        start = segments[0].first_offset if loaded is None else loaded
         if loaded is not None and recalls:
             _recall(state, segments, start)
         for number in range(max(segments.number_of(start), 0), len(segments)):
@@ -132,14 +135,20 @@ class ProducerSnapshots:
                             on_completed(segment.base_offset, completed)
             segments.used(segment)
 
-    def load_newest(self, state: ProducerStateManager, first_base: Offset, end_offset: Offset, *, now_ms: int) -> Offset | None:
-        """Loads the newest good snapshot from `first_base` to `end_offset` (both inclusive) into `state`; returns its offset, or None.
+    def _load_newest(
+        self, state: ProducerStateManager, segments: SegmentList, log_start_offset: Offset, end_offset: Offset, *, now_ms: int
+    ) -> Offset | None:
+        """Loads the newest good snapshot of the segments up to `end_offset` (inclusive) into `state`; returns its offset, or None.
 
-        One below the first segment's base offset is useless: the batches that followed it are gone, and a producer with a sequence
-        that is too low would be refused, while an unknown one may continue (KAFKA-7190). Damaged ones are removed.
+        One below the first segment's base offset, or below batches that were erased, is useless: the batches that followed it are gone,
+        and a producer with a sequence that is too low would be refused, while an unknown one may continue (KAFKA-7190). Damaged ones are
+        removed.
         Errors: StorageError.
         """
-        for offset in reversed(self._offsets[bisect_left(self._offsets, first_base) : bisect_right(self._offsets, end_offset)]):
+        first = bisect_left(self._offsets, segments[0].first_offset)
+        for offset in reversed(self._offsets[first : bisect_right(self._offsets, end_offset)]):
+            if offset < log_start_offset and _lacks_batches_from(offset, segments[0]):
+                return None
             path = self.path(offset)
             try:
                 state.load_snapshot(self._filesystem.read_bytes(path), now_ms=now_ms)
@@ -182,6 +191,12 @@ class ProducerSnapshots:
                 self._filesystem.unlink(path)
         except OSError as error:
             raise storage_error(path, error) from error
+
+
+def _lacks_batches_from(offset: Offset, first: Segment) -> bool:
+    """Whether the first segment has no batch at or below `offset`, which lies in it. Errors: StorageError."""
+    header = next((header for _, header in first.batches(first.floor)), None) if first.size > first.floor else None
+    return header is None or header.base_offset > offset
 
 
 def _recall(state: ProducerStateManager, segments: SegmentList, start: Offset) -> None:

@@ -41,8 +41,16 @@ def rebuild_aborted(
 
     for base_offset in base_offsets:
         index.begin_rebuild(base_offset)
+    # Where transactions began counts here, which a snapshot still says when batches behind it were erased.
     snapshots.reload(
-        ProducerStateManager(), segments, end_offset, newest=base_offsets[0], now_ms=0, recalls=False, on_completed=on_completed
+        ProducerStateManager(),
+        segments,
+        end_offset,
+        newest=base_offsets[0],
+        log_start_offset=0,
+        now_ms=0,
+        recalls=False,
+        on_completed=on_completed,
     )
     for base_offset in base_offsets:
         index.end_rebuild(base_offset)

@@ -13,6 +13,7 @@ import pytest
 
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.compression import Compression
+from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.records import iterate_batches, iterate_records
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.filesystem.memory import SimulatedCrashError
@@ -381,6 +382,31 @@ def test_producers_go_on_where_they_were() -> None:
         assert (again.duplicate, again.last_offset) == (True, 99)
         produce(log, 1, producer_id=7, producer_epoch=0)
         check(world, log, 98, 105)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_producers_go_on_after_a_truncation_below_what_told_of_them(restarts: bool) -> None:
+    """The newest snapshot that is left is older than what was erased: it lacks their last batches."""
+    world = World()
+    log = filled(world, 2, producer_id=7, producer_epoch=0)
+    log.roll(1)
+    produce(log, 2, producer_id=7, producer_epoch=0)
+    produce(log, 1)
+    log.append_as_leader(batch_at(25), leader_epoch=3, now_ms=1)
+    world.manager.flush(log)
+    world.run()
+    assert erase(world, log, 22) == [None]
+    if restarts:
+        world.restart()
+        log = world.manager.logs[A0]
+        log.configure(LARGE)
+    log.truncate_to(25, now_ms=1)
+    again = log.append_as_leader(batch_at(25, producer_id=7, producer_epoch=0, base_sequence=20), leader_epoch=3, now_ms=1)
+    assert isinstance(again, AppendedBatch)
+    assert (again.duplicate, again.last_offset) == (False, 29)
+    following = log.append_as_leader(batch_at(30, producer_id=7, producer_epoch=0, base_sequence=30), leader_epoch=3, now_ms=1)
+    assert following is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    check(world, log, 22, 30)
 
 
 @pytest.mark.parametrize("power", [False, True])
