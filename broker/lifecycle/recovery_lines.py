@@ -32,6 +32,7 @@ def tell_recoveries(log_manager: LogManager, took_ms: int, log: Any) -> None:
             reason=report.reason,
             segments_dropped=report.segments_dropped,
             indexes_rebuilt=report.indexes_rebuilt,
+            leader_epochs_rebuilt=report.epochs_rebuilt,
             begins_at_its_log_start=report.restarted_at_log_start,
             log_end_offset=log_manager.logs[key].log_end_offset if key in log_manager.logs else None,
         )

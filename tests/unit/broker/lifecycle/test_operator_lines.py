@@ -279,6 +279,29 @@ def test_a_recovery_is_logged_with_what_it_cut() -> None:
     assert log.told[-1][1]["logs"] == 5
 
 
+def test_each_repair_that_is_logged_says_what_was_repaired() -> None:
+    """A line without it reads like a repair of nothing."""
+    repairs = [
+        LoadReport(bytes_cut=1, reason="a torn batch"),
+        LoadReport(segments_dropped=1),
+        LoadReport(indexes_rebuilt=1),
+        LoadReport(epochs_rebuilt=True),
+        LoadReport(restarted_at_log_start=True),
+    ]
+    reports = {TopicPartition("t", number): report for number, report in enumerate(repairs)}
+    directories = SimpleNamespace(recoveries=[], load_reports=reports)
+    log = Lines()
+    tell_recoveries(cast("LogManager", SimpleNamespace(directories=directories, logs={})), 1, log)
+    told = [{key: value for key, value in what.items() if key != "partition" and value} for _, what in log.told]
+    assert told == [
+        {"bytes_cut": 1, "reason": "a torn batch"},
+        {"segments_dropped": 1},
+        {"indexes_rebuilt": 1},
+        {"leader_epochs_rebuilt": True},
+        {"begins_at_its_log_start": True},
+    ]
+
+
 SHARED = "all replicas of a partition are on this machine: they survive the death of a process, and not that of the machine"
 
 
