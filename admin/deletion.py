@@ -25,7 +25,10 @@ OFFSET_MAX: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The smallest offset that these groups have committed: everything that all of them have consumed goes."""
+    """The smallest offset that these groups have committed: everything that all of them have consumed goes.
+
+    A share group (KIP-932) counts with the start of its share partition: what lies before is done with.
+    """
 
     groups: tuple[str, ...]
 

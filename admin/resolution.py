@@ -2,7 +2,7 @@
 
 Any doubt means that nothing of the partition is deleted:
 
-* a group without a commit for it, or one whose offsets are not known;
+* a group without a commit for it (a share group: without a start), or one whose offsets are not known;
 * a commit of a leader epoch that is above the partition's: it is of a topic of this name that is gone;
 * a time that no record seems to reach, unless the largest timestamp confirms it: Kafka may answer "none" although there is one, when
   records below the log start are the newest of their segment.
@@ -20,6 +20,7 @@ from lowtide.admin.deletion import Committed, DeleteFacts, DeleteRecordsError, D
 from lowtide.admin.errors import AdminError, BrokerAnsweredError
 from lowtide.admin.group_offsets import CommittedOffset, GroupOffsets, list_group_offsets
 from lowtide.admin.offsets import ListedOffset, OffsetSpec, Timestamp, list_offsets
+from lowtide.admin.share_groups import ShareOffset, is_no_share_group, list_share_group_offsets
 from lowtide.protocol.types import UNKNOWN_OFFSET, Offset, TopicPartition
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ async def resolve(cluster: Cluster, targets: Mapping[TopicPartition, DeleteTarge
         for partition, target in groups.items():
             for group in target.groups:
                 asked.setdefault(group, []).append(partition)
-        committed = await list_group_offsets(cluster, asked, deadline)
+        committed = await _consumed(cluster, asked, deadline)
         for partition, target in groups.items():
             smallest = smallest_commit(partition, target.groups, committed, view)
             if isinstance(smallest, str):
@@ -70,6 +71,22 @@ async def resolve(cluster: Cluster, targets: Mapping[TopicPartition, DeleteTarge
             else:
                 resolved[partition] = smallest
     return resolved
+
+
+async def _consumed(
+    cluster: Cluster, asked: Mapping[str, Collection[TopicPartition]], deadline: Deadline
+) -> Mapping[str, GroupOffsets | AdminError]:
+    """What groups have committed; of share groups (KIP-932), where their partitions start: what lies before is done with."""
+    committed = await list_group_offsets(cluster, asked, deadline)
+    lacking = [group for group, found in committed.items() if isinstance(found, AdminError) or not found.keys() >= set(asked[group])]
+    for group, starts in (await list_share_group_offsets(cluster, lacking, deadline)).items():
+        if not isinstance(starts, AdminError):
+            committed[group] = {
+                key: CommittedOffset(offset=each.offset) if isinstance(each, ShareOffset) else each for key, each in starts.items()
+            }
+        elif not is_no_share_group(starts):
+            committed[group] = starts
+    return committed
 
 
 def smallest_commit(

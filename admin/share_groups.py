@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import msgspec
 
 from lowtide.admin.attempts import Attempts, Done, Outcome, Retry
-from lowtide.admin.errors import AdminError, BrokerAnsweredError, code_name
+from lowtide.admin.errors import AdminError, BrokerAnsweredError, UnsupportedVersionError, code_name
 from lowtide.admin.group_offsets import coordinator_locator, final_or_retry
 from lowtide.protocol.client.retries import is_retriable
 from lowtide.protocol.errors import ErrorCode
@@ -48,6 +48,11 @@ async def described_share_groups(handle: BrokerHandle, asked: list[str]) -> list
     """The rows of those among the groups that are share groups; others aren't in it."""
     response = await handle.ask(ShareGroupDescribeRequest(group_ids=asked, include_authorized_operations=False))
     return [row for row in response.groups if row.error_code not in _NO_SUCH_GROUP]
+
+
+def is_no_share_group(error: AdminError) -> bool:
+    """Whether a group was asked for its starts that has none, for it is of another kind, or unknown."""
+    return isinstance(error, UnsupportedVersionError) or (isinstance(error, BrokerAnsweredError) and error.code in _NO_SUCH_GROUP)
 
 
 async def list_share_group_offsets(cluster: Cluster, groups: Iterable[str], deadline: Deadline) -> dict[str, ShareOffsets | AdminError]:

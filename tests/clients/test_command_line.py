@@ -130,6 +130,8 @@ def test_a_share_group(lowtide: SimpleNamespace, other: Driver, topic: str) -> N
     assert [(row["partition"], row["committed"], row["log_end_offset"], row["lag"]) for row in described["offsets"]][:1] == [(0, 4, 10, 6)]
     planned = answer("groups", "reset", group, "--shift-by", -1, "--dry-run", bootstrap=bootstrap)
     assert planned["offsets"][0] == {"topic": topic, "partition": 0, "old": 4, "new": 3, "error": None}
+    deleted = answer("records", "delete", f"{topic}:0", "--committed-by", group, "--yes", bootstrap=bootstrap)["partitions"]
+    assert [(row["delete_to"], row["low_watermark"]) for row in deleted] == [(4, 4)]
     run("groups", "delete", group, "--yes", bootstrap=bootstrap)
     assert "GROUP_ID_NOT_FOUND" in run("groups", "describe", group, bootstrap=bootstrap, code=1).stderr
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from lowtide.admin import AdminClient, ClientSettings
+from lowtide.admin import AdminClient, ClientSettings, DeleteRecordsError
 from lowtide.admin.brokers import Ports
 from lowtide.protocol.api_keys import API, ApiKey, response_header_is_flexible
 from lowtide.protocol.compiler import codec_for
@@ -21,6 +21,12 @@ from lowtide.protocol.framing import frame
 from lowtide.protocol.headers import decode_request_header, response_header
 from lowtide.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from lowtide.protocol.messages.delete_records import DeleteRecordsPartitionResult, DeleteRecordsResponse, DeleteRecordsTopicResult
+from lowtide.protocol.messages.describe_share_group_offsets import (
+    DescribedShareOffset,
+    DescribedShareOffsetsGroup,
+    DescribedShareOffsetsTopic,
+    DescribeShareGroupOffsetsResponse,
+)
 from lowtide.protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
 from lowtide.protocol.messages.list_offsets import ListOffsetsPartitionResponse, ListOffsetsResponse, ListOffsetsTopicResponse
 from lowtide.protocol.messages.metadata import (
@@ -150,6 +156,8 @@ class ScriptedCluster:
     topics: dict[str, ScriptedTopic] = field(default_factory=dict)
     committed: dict[str, dict[TopicPartition, tuple[int, int]]] = field(default_factory=dict)
     """Offset and leader epoch by group and partition."""
+    shared: dict[str, dict[TopicPartition, int]] = field(default_factory=dict)
+    """Where share groups start."""
     versions: dict[ApiKey, int] = field(default_factory=dict)
     """Highest versions, where they are lower than ours; -1 for a missing API."""
     scripts: dict[tuple[int | None, ApiKey], Answer] = field(default_factory=dict)
@@ -167,6 +175,7 @@ class ScriptedCluster:
             ApiKey.DELETE_RECORDS: lambda broker, request: broker.cluster.delete_records(broker.broker_id, request),
             ApiKey.FIND_COORDINATOR: lambda broker, request: broker.cluster.find_coordinator(request),
             ApiKey.OFFSET_FETCH: lambda broker, request: broker.cluster.offset_fetch(request),
+            ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: lambda broker, request: broker.cluster.describe_share_group_offsets(request),
         }
 
     # ------------------------------------------------------------------ for tests
@@ -252,6 +261,19 @@ class ScriptedCluster:
             groups.append(OffsetFetchResponseGroup(group_id=group.group_id, topics=topics))
         return OffsetFetchResponse(groups=groups)
 
+    def describe_share_group_offsets(self, request: Any) -> DescribeShareGroupOffsetsResponse:
+        groups = []
+        for group in request.groups:
+            if group.group_id not in self.shared:
+                groups.append(DescribedShareOffsetsGroup(group_id=group.group_id, error_code=ErrorCode.GROUP_ID_NOT_FOUND))
+                continue
+            topics = []
+            for (name, index), start in self.shared[group.group_id].items():
+                row = DescribedShareOffset(partition_index=index, start_offset=start)
+                topics.append(DescribedShareOffsetsTopic(topic_name=name, topic_id=self.topics[name].topic_id, partitions=[row]))
+            groups.append(DescribedShareOffsetsGroup(group_id=group.group_id, topics=topics))
+        return DescribeShareGroupOffsetsResponse(groups=groups)
+
     def list_offsets(self, broker_id: int, request: Any) -> ListOffsetsResponse:
         topics = []
         for topic in request.topics:
@@ -298,6 +320,12 @@ class ScriptedCluster:
         return DeleteRecordsPartitionResult(
             partition_index=index, low_watermark=partition.low_watermark, leader_log_start_offset=partition.log_start, error_code=code
         )
+
+
+def failure(result: object) -> DeleteRecordsError:
+    """Why a partition's delete failed."""
+    assert isinstance(result, DeleteRecordsError), result
+    return result
 
 
 def simulated(test: Callable[[ScriptedCluster], Coroutine[Any, Any, T]], *broker_ids: int, seed: int = 1) -> T:
