@@ -1,0 +1,37 @@
+"""Every planted bug changes what is there: the searches for them take long, and aren't part of each run, so this is seen before."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+
+def plants() -> Iterator[Callable[[pytest.MonkeyPatch], None]]:
+    """The functions of this folder that plant a bug: those that take nothing but what patches."""
+    for file in sorted(Path(__file__).parent.glob("test_*.py")):
+        module = importlib.import_module(f"tests.sim.{file.stem}")
+        for function in vars(module).values():
+            if (
+                inspect.isfunction(function)
+                and function.__module__ == module.__name__
+                and [*inspect.signature(function).parameters] == ["patch"]
+            ):
+                yield function
+
+
+PLANTS = list(plants())
+
+
+def test_there_are_plants() -> None:
+    assert len(PLANTS) > 100
+
+
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: f"{plant.__module__.rpartition('.')[2]}.{plant.__name__}")
+def test_a_plant_can_be_planted(plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that isn't there any more raises."""
+    plant(monkeypatch)
+    monkeypatch.undo()
