@@ -130,6 +130,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--kinds", help=f"only these, of {', '.join(kind.name for kind in KINDS)}")
     parser.add_argument("--runs", type=int, help="end after this many")
     parser.add_argument("--minutes", type=float, help="start no run after this many")
+    parser.add_argument(
+        "--first-seed", type=int, help="of a new ledger, for a second campaign at a time; else what is published is passed over"
+    )
     parser.add_argument("--floor-mib", type=int, default=5 * 1024, help="stop when the disk has less free space")
     return parser.parse_args(arguments)
 
@@ -157,7 +160,9 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     folder.mkdir(parents=True, exist_ok=True)
     seconds = None if options.minutes is None else options.minutes * 60
-    limits = Limits(options.floor_mib << 20, options.runs, seconds)
+    published = evidence.seeds_of(evidence.load())
+    first_seeds = published if options.first_seed is None else dict.fromkeys(names, options.first_seed)
+    limits = Limits(options.floor_mib << 20, options.runs, seconds, first_seeds)
     try:
         with locked(folder):
             return search(Campaign(folder, kinds, limits))

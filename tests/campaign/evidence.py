@@ -191,6 +191,14 @@ def load(file: Path = SUMS) -> list[Sum]:
     return [msgspec.json.decode(line, type=Sum) for line in file.read_bytes().splitlines()] if file.exists() else []
 
 
+def seeds_of(lines: Iterable[Sum]) -> dict[str, int]:
+    """How many seeds of each kind were searched. Each ledger has taken them in turn: none above this number was, but by request."""
+    found = Counter[str]()
+    for line in lines:
+        found[line.kind] += line.seeds
+    return dict(found)
+
+
 def name_of(folder: Path) -> str:
     """The number of the ledger in a folder, made once."""
     file = folder / "name"

@@ -1,13 +1,14 @@
 """The next step of a campaign: decided from the ledger alone. Pure.
 
-The kind with the least CPU time relative to its share is next, with seeds that follow those of its last run. A campaign stops when the
-disk has less free space than the minimum.
+The kind with the least CPU time relative to its share is next, with seeds that follow those of its last run. A new ledger begins behind the
+seeds that others have published, so that another machine searches new ones. A campaign stops when the disk has less free space than the
+minimum.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .kinds import Kind
 from .ledger import Totals
@@ -31,11 +32,13 @@ class Stop:
 
 @dataclass(frozen=True)
 class Limits:
-    """When a campaign ends; None is never."""
+    """Where a campaign begins, and when it ends; None is never."""
 
     floor_bytes: int
     runs: int | None = None
     seconds: float | None = None
+    first_seeds: Mapping[str, int] = field(default_factory=dict)
+    """Where a kind begins in a new ledger; 0 if it isn't here."""
 
 
 @dataclass(frozen=True)
@@ -56,5 +59,5 @@ def next_step(kinds: Sequence[Kind], totals: Mapping[str, Totals], limits: Limit
     if limits.seconds is not None and spent.seconds >= limits.seconds:
         return Stop(f"{limits.seconds:.0f} seconds are over")
     kind = min(kinds, key=lambda kind: totals.get(kind.name, Totals()).cpu_seconds / kind.share)
-    first = totals.get(kind.name, Totals()).next_seed
+    first = totals[kind.name].next_seed if kind.name in totals else limits.first_seeds.get(kind.name, 0)
     return Run(kind, first, first + kind.seeds)

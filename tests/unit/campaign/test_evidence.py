@@ -36,6 +36,11 @@ def test_runs_are_added_up_by_kind_and_commit():
     assert lines[0].violations == ["D1: a"]
 
 
+def test_the_seeds_of_a_kind_are_those_of_all_ledgers():
+    lines = [*evidence.sums("1", [entry("cluster", "aaa", 0), entry("kill", "aaa", 0)]), *evidence.sums("2", [entry("cluster", "bbb", 20)])]
+    assert evidence.seeds_of(lines) == {"cluster": 40, "kill": 20}
+
+
 def test_a_run_of_a_changed_tree_is_no_evidence():
     assert evidence.sums("1", [entry("cluster", "aaa", 0, changed=True)]) == []
 

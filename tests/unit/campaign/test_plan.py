@@ -34,8 +34,12 @@ def test_kinds_get_the_cpu_time_of_their_shares_and_no_seed_twice():
     assert Counter(name for name, _ in seen)["small"] == totals["small"].next_seed
 
 
-def test_a_new_ledger_begins_at_seed_0():
+def test_a_new_ledger_begins_behind_what_is_published():
+    """Or each new machine would search what has been searched."""
     assert next_step((LARGE,), {}, NO_LIMITS, BEGIN) == Run(LARGE, 0, 10)
+    limits = Limits(100, first_seeds={"large": 70})
+    assert next_step((LARGE,), {}, limits, BEGIN) == Run(LARGE, 70, 80)
+    assert next_step((LARGE,), {"large": Totals(next_seed=20)}, limits, BEGIN) == Run(LARGE, 20, 30)
 
 
 @pytest.mark.parametrize(
