@@ -4,6 +4,8 @@ Decides only; time is passed in, and nothing is sent from here. Invariants:
 
 - Batches are appended in the order in which they were added. What was refused or lost is sent again in its place, and nothing else is sent
   to the partition until all that was in flight there is answered.
+- The first batch of an epoch goes alone: a broker that doesn't know the producer takes any sequence, and would begin with the second one
+  where it has refused the first, as one does that is about to lead a new partition.
 - A batch keeps its sequence over all its retries, so that a broker that has it already doesn't append it again (KIP-98). A sequence follows
   from the number of records before it, so a batch that is split keeps the range of the whole.
 - A broker that was restarted remembers the last batch only, and refuses those before it, which it has, as out of order. So what may have
@@ -116,6 +118,9 @@ class PartitionBatches:
     _in_flight: deque[ProducerBatch] = field(default_factory=deque)
     _records_added: int = 0
     _epoch_begins_at: int = 0
+    _is_known: bool = False
+    """A batch of this epoch was acknowledged: the broker has its sequence, and takes the next one only."""
+
     _is_held: bool = False
     """Something failed; what is in flight is waited for."""
 
@@ -147,7 +152,7 @@ class PartitionBatches:
     def ready(self, now_ms: int) -> bool:
         """Whether `take` would give a batch."""
         free = self._next() is not None and not self._is_held and not self.wants_producer_id
-        return free and len(self._in_flight) < MAX_IN_FLIGHT and now_ms >= self.not_before_ms
+        return free and len(self._in_flight) < (MAX_IN_FLIGHT if self._is_known else 1) and now_ms >= self.not_before_ms
 
     def take(self) -> ProducerBatch:
         """The next batch to be sent, from now on in flight. Only where `ready`."""
@@ -165,7 +170,7 @@ class PartitionBatches:
     def renew_producer_id(self, producer_id: ProducerId) -> None:
         """Continue with another producer id, from epoch and sequence 0."""
         self.producer_id, self.producer_epoch = producer_id, 0
-        self.wants_producer_id = False
+        self.wants_producer_id = self._is_known = False
         oldest = self.oldest
         self._epoch_begins_at = self._records_added if oldest is None else oldest.first_record
 
@@ -175,6 +180,7 @@ class PartitionBatches:
         Errors: ProduceError when it never will be; BatchTooLargeError when it must be split (`replace`).
         """
         if code in _APPENDED:
+            self._is_known = True
             self._in_flight.remove(batch)
             done = [batch, *self._appended_before(batch)]
             for earlier in (*self._in_flight, *self._waiting):
@@ -268,6 +274,7 @@ class PartitionBatches:
                 self.wants_producer_id = True
                 return
             self.producer_epoch += 1
+            self._is_known = False
             self._epoch_begins_at = self._waiting[0].first_record
 
 

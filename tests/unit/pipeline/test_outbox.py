@@ -40,6 +40,12 @@ def outbox(**limits: int) -> Outbox:
     return Outbox(limits=Limits(**limits), split=split_in_two, backoff=rest_ms, producer_id=7, producer_epoch=0)
 
 
+def known(box: Outbox) -> None:
+    """Brokers have acknowledged a batch of each partition before: several may be in flight."""
+    for partition in box._partitions.values():
+        partition._is_known = True
+
+
 def rest_ms(failures: int) -> int:
     return min(100 << (failures - 1), 1000)
 
@@ -59,6 +65,7 @@ def test_sequences_follow_the_records_of_each_partition():
     box.add(PLACE, batch_of(1, 2, 3), 3, 0)
     box.add(OTHER, batch_of(1), 1, 0)
     box.add(PLACE, batch_of(4), 1, 0)
+    known(box)
     first = box.takes(1, LEADERS, 0)
     assert [(batch.place, identity(batch)) for batch in first] == [(PLACE, (7, 0, 0)), (OTHER, (7, 0, 0))]
     assert all(check_crc(batch.records, 0, read_batch_header(batch.records)) for batch in first)
@@ -70,6 +77,7 @@ def test_sequences_continue_at_zero_behind_the_largest():
     box.add(PLACE, batch_of(1), 1, 0)
     partition = box._partitions[PLACE]
     partition._epoch_begins_at = -(2**31 - 1)
+    known(box)
     assert identity(take_one(box)) == (7, 0, 2**31 - 1)
     box.add(PLACE, batch_of(2), 1, 0)
     assert identity(take_one(box)) == (7, 0, 0)
@@ -80,16 +88,33 @@ def test_five_batches_of_a_partition_are_in_flight_and_no_more():
     box = outbox()
     for value in range(7):
         box.add(PLACE, batch_of(value), 1, 0)
+    known(box)
     sent = [take_one(box) for _ in range(5)]
     assert box.takes(1, LEADERS, 0) == []
     box.on_answer(sent[0], Answer(code=ErrorCode.NONE), 0)
     assert values_of(take_one(box).records) == [5]
 
 
+def test_the_second_batch_waits_until_the_first_is_acknowledged():
+    """A new partition may refuse the first, and lead a moment later: Kafka's would then begin with the second (KIP-98)."""
+    box = outbox()
+    for value in range(3):
+        box.add(PLACE, batch_of(value), 1, 0)
+    first = take_one(box)
+    assert box.takes(1, LEADERS, 0) == []
+    box.on_answer(first, Answer(code=ErrorCode.NOT_LEADER_OR_FOLLOWER), 0)
+    first = take_one(box, 1000)
+    assert values_of(first.records) == [0]
+    assert box.takes(1, LEADERS, 1000) == []
+    box.on_answer(first, Answer(code=ErrorCode.NONE), 1000)
+    assert [values_of(take_one(box, 1000).records) for _ in range(2)] == [[1], [2]]
+
+
 def test_lost_batches_are_sent_again_unchanged_and_first():
     box = outbox()
     for value in range(3):
         box.add(PLACE, batch_of(value), 1, 0)
+    known(box)
     sent = [take_one(box) for _ in range(2)]
     box.on_lost(sent, "the connection closed", 0)
     assert box.takes(1, LEADERS, 0) == [], "a back-off comes before the next attempt"
@@ -103,6 +128,7 @@ def test_nothing_is_sent_while_batches_behind_a_failed_one_are_in_flight():
     box = outbox()
     for value in range(3):
         box.add(PLACE, batch_of(value), 1, 0)
+    known(box)
     first, second = take_one(box), take_one(box)
     box.on_answer(first, Answer(code=ErrorCode.NOT_LEADER_OR_FOLLOWER), 0)
     assert box.takes(1, LEADERS, 1000) == []
@@ -129,7 +155,10 @@ def test_a_broker_that_forgot_the_producer_receives_a_new_epoch(code):
     second, third = take_one(box), take_one(box)
     box.on_answer(second, Answer(code=int(code), log_start_offset=0), 0)
     box.on_answer(third, Answer(code=int(code), log_start_offset=0), 0)
-    again = [take_one(box, 1000) for _ in range(2)]
+    again = [take_one(box, 1000)]
+    assert box.takes(1, LEADERS, 1000) == [], "the first of an epoch goes alone"
+    box.on_answer(again[0], Answer(code=ErrorCode.NONE), 1000)
+    again.append(take_one(box, 1000))
     assert [identity(batch) for batch in again] == [(7, 1, 0), (7, 1, 1)]
     box.add(OTHER, batch_of(1), 1, 0)
     assert identity(take_one(box, 1000)) == (7, 0, 0)
@@ -158,6 +187,7 @@ def test_a_batch_that_is_too_large_is_split_and_keeps_its_sequences():
     box = outbox()
     box.add(PLACE, batch_of(1, 2, 3), 3, 0)
     box.add(PLACE, batch_of(4), 1, 0)
+    known(box)
     whole, behind = take_one(box), take_one(box)
     assert not box.on_answer(whole, Answer(code=ErrorCode.MESSAGE_TOO_LARGE), 0)
     box.on_answer(behind, Answer(code=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), 0)
@@ -209,6 +239,7 @@ def test_a_request_begins_with_partitions_that_the_last_had_no_room_for():
     box = outbox(request_bytes=1)
     for place in (PLACE, OTHER, PLACE, OTHER):
         box.add(place, batch_of(1), 1, 0)
+    known(box)
     assert [take_one(box).place for _ in range(4)] == [PLACE, OTHER, PLACE, OTHER]
 
 
@@ -253,6 +284,7 @@ def test_what_a_leader_appended_and_did_not_acknowledge_receives_nothing_twice(c
     box = outbox()
     for value in range(2):
         box.add(PLACE, batch_of(value), 1, 0)
+    known(box)
     for batch in [take_one(box), take_one(box)]:
         box.on_answer(batch, Answer(code=code), 0)
     first, second = take_one(box, 1000), take_one(box, 1000)
@@ -266,6 +298,7 @@ def test_a_batch_that_was_accepted_before_an_earlier_one_proves_nothing_about_it
     box = outbox()
     for value in range(3):
         box.add(PLACE, batch_of(value), 1, 0)
+    known(box)
     first, second, third = (take_one(box) for _ in range(3))
     box.on_answer(first, Answer(code=ErrorCode.NOT_LEADER_OR_FOLLOWER), 0)
     box.on_answer(second, Answer(code=ErrorCode.NONE), 0)
@@ -283,6 +316,7 @@ def test_a_restarted_broker_that_remembers_only_one_batch_receives_nothing_twice
     box = outbox()
     for value in range(5):
         box.add(PLACE, batch_of(value), 1, 0)
+    known(box)
     sent = [take_one(box) for _ in range(5)]
     box.on_lost(sent, "closed", 0)
     again = [take_one(box, 1000) for _ in range(5)]
@@ -298,13 +332,16 @@ def test_batches_in_doubt_are_sent_again_before_a_new_epoch():
     box = outbox()
     for value in range(4):
         box.add(PLACE, batch_of(value), 1, 0)
+    known(box)
     box.on_lost([take_one(box) for _ in range(3)], "closed", 0)
     box.on_answer(take_one(box, 1000), Answer(code=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), 1000)
     second = take_one(box, 3000)
     assert identity(second) == (7, 0, 1)
     box.on_answer(second, Answer(code=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), 3000)
     box.on_answer(take_one(box, 6000), Answer(code=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), 6000)
-    assert [identity(take_one(box, 9000)) for _ in range(4)] == [(7, 1, number) for number in range(4)]
+    first = take_one(box, 9000)
+    box.on_answer(first, Answer(code=ErrorCode.NONE), 9000)
+    assert [identity(batch) for batch in (first, *(take_one(box, 9000) for _ in range(3)))] == [(7, 1, number) for number in range(4)]
 
 
 def test_an_accepted_later_batch_proves_nothing_about_a_refused_one():
@@ -312,6 +349,7 @@ def test_an_accepted_later_batch_proves_nothing_about_a_refused_one():
     box = outbox()
     for value in range(2):
         box.add(PLACE, batch_of(value), 1, 0)
+    known(box)
     first, second = take_one(box), take_one(box)
     box.on_answer(first, Answer(code=ErrorCode.NOT_ENOUGH_REPLICAS), 0)
     box.on_answer(second, Answer(code=ErrorCode.NONE), 0)
@@ -319,7 +357,10 @@ def test_an_accepted_later_batch_proves_nothing_about_a_refused_one():
 
 
 class ModelBroker:
-    """One partition as in a broker: the last five batches of the producer, and the appended records."""
+    """One partition as in a broker: the last five batches of the producer, and the appended records.
+
+    As with Kafka, a producer that it doesn't know begins at any sequence.
+    """
 
     def __init__(self) -> None:
         self.appended: list[int] = []
@@ -336,7 +377,7 @@ class ModelBroker:
             return ErrorCode.INVALID_PRODUCER_EPOCH
         if epoch == self.epoch and (sequence, len(values)) in self.recent:
             return ErrorCode.NONE
-        if sequence != (self.next_sequence if epoch == self.epoch else 0):
+        if self.epoch >= 0 and sequence != (self.next_sequence if epoch == self.epoch else 0):
             return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         if epoch > self.epoch:
             self.recent.clear()
