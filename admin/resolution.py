@@ -81,7 +81,10 @@ async def _consumed(
     lacking = [group for group, found in committed.items() if isinstance(found, AdminError) or not found.keys() >= set(asked[group])]
     for group, starts in (await list_share_group_offsets(cluster, lacking, deadline)).items():
         if not isinstance(starts, AdminError):
-            committed[group] = {
+            # Kafka answers for groups of other kinds, too: they have no starts.
+            found = committed[group]
+            committed[group] = {} if isinstance(found, AdminError) and starts else found
+            committed[group] |= {
                 key: CommittedOffset(offset=each.offset) if isinstance(each, ShareOffset) else each for key, each in starts.items()
             }
         elif not is_no_share_group(starts):

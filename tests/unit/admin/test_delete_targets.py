@@ -148,6 +148,22 @@ def test_share_groups_count_with_where_they_start(knows_share_groups: bool):
     simulated(test)
 
 
+def test_an_answer_without_starts_takes_no_commit_back():
+    """Kafka's, for a group of another kind."""
+
+    async def test(cluster: ScriptedCluster) -> None:
+        cluster.add_topic("t", 1, 2)
+        cluster.committed = {"a": {P0: (30, 5)}}
+        empty = DescribedShareOffsetsGroup(group_id="a")
+        cluster.scripts[None, ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS] = lambda *_: DescribeShareGroupOffsetsResponse(groups=[empty])
+        async with cluster.client() as admin:
+            results = await admin.delete_records({P0: Committed("a"), P1: Committed("a")})
+        assert results[P0] == DeletedRecords(30, 30)
+        assert "group a hasn't committed" in str(failure(results[P1]))
+
+    simulated(test)
+
+
 def test_a_share_group_that_can_not_be_asked_leaves_all_as_it_is():
     async def test(cluster: ScriptedCluster) -> None:
         cluster.add_topic("t", 1)
