@@ -80,15 +80,13 @@ async def _consumed(
     committed = await list_group_offsets(cluster, asked, deadline)
     lacking = [group for group, found in committed.items() if isinstance(found, AdminError) or not found.keys() >= set(asked[group])]
     for group, starts in (await list_share_group_offsets(cluster, lacking, deadline)).items():
-        if not isinstance(starts, AdminError):
-            # Kafka answers for groups of other kinds, too: they have no starts.
-            found = committed[group]
-            committed[group] = {} if isinstance(found, AdminError) and starts else found
-            committed[group] |= {
+        if isinstance(starts, AdminError):
+            if not is_no_share_group(starts):
+                committed[group] = starts
+        elif starts:  # Kafka answers for groups of other kinds, too: they have none.
+            committed[group] = {
                 key: CommittedOffset(offset=each.offset) if isinstance(each, ShareOffset) else each for key, each in starts.items()
             }
-        elif not is_no_share_group(starts):
-            committed[group] = starts
     return committed
 
 
