@@ -18,7 +18,8 @@ RSA, EC = Issuer("rsa", "RS256"), Issuer("ec", "ES256")
 def test_every_algorithm_of_the_list_works(algorithm: str) -> None:
     issuer = Issuer("one", algorithm)
     keys = read_key_set(key_set(issuer, EC))
-    assert json.loads(keys.verify(issuer.token())) == issuer.claims()
+    claims = issuer.claims()  # Once: they name the second.
+    assert json.loads(keys.verify(issuer.sign(claims))) == claims
     assert isinstance(keys.verify(Issuer("one", algorithm).token()), Refused)
 
 
