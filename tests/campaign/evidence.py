@@ -192,7 +192,7 @@ def load(file: Path = SUMS) -> list[Sum]:
 
 
 def seeds_of(lines: Iterable[Sum]) -> dict[str, int]:
-    """How many seeds of each kind were searched. Each ledger has taken them in turn: none above this number was, but by request."""
+    """How many seeds of each kind were searched. Ledgers take them in turn, so those from this number on are new, `--first-seed` aside."""
     found = Counter[str]()
     for line in lines:
         found[line.kind] += line.seeds

@@ -1,4 +1,4 @@
-"""Every planted bug changes what is there: the searches for them take long, and aren't part of each run, so this is seen before."""
+"""Every planted bug patches something that exists. The searches for the bugs take too long for each run, and wouldn't say so in time."""
 
 from __future__ import annotations
 
@@ -34,4 +34,3 @@ def test_there_are_plants() -> None:
 def test_a_plant_can_be_planted(plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """A name that isn't there any more raises."""
     plant(monkeypatch)
-    monkeypatch.undo()

@@ -126,6 +126,16 @@ def test_totals_are_printed_from_the_ledger(tmp_path: Path, capsys: pytest.Captu
     assert "quick" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("options", "first"), [([], 70), (["--first-seed", "9"], 9)])
+def test_a_new_ledger_begins_where_it_should(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], first: int):
+    monkeypatch.setattr(machine, "step_back", lambda: None)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(campaign, "KINDS", [kind(WRITES)])
+    monkeypatch.setattr(campaign.evidence, "seeds_of", lambda _lines: {"quick": 70})
+    assert campaign.main(["--folder", str(tmp_path), "--runs", "2", "--floor-mib", "0", *options]) == 0
+    assert [entry.first_seed for entry in load(tmp_path / "ledger.jsonl")] == [first, first + 1]
+
+
 def test_two_campaigns_dont_share_a_folder(tmp_path: Path):
     command = [sys.executable, "-m", "tests.campaign", "--folder", str(tmp_path), "--runs", "0", "--kinds", "cluster"]
     with campaign.locked(tmp_path):

@@ -292,8 +292,8 @@ def test_each_repair_that_is_logged_says_what_was_repaired() -> None:
     directories = SimpleNamespace(recoveries=[], load_reports=reports)
     log = Lines()
     tell_recoveries(cast("LogManager", SimpleNamespace(directories=directories, logs={})), 1, log)
-    told = [{key: value for key, value in what.items() if key != "partition" and value} for _, what in log.told]
-    assert told == [
+    repaired = [{key: value for key, value in what.items() if key != "partition" and value} for _, what in log.told]
+    assert repaired == [
         {"bytes_cut": 1, "reason": "a torn batch"},
         {"segments_dropped": 1},
         {"indexes_rebuilt": 1},

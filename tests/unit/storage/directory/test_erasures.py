@@ -385,7 +385,7 @@ def test_producers_go_on_where_they_were() -> None:
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_producers_go_on_after_a_truncation_below_what_told_of_them(restarts: bool) -> None:
+def test_producers_continue_after_a_truncation_below_their_snapshot(restarts: bool) -> None:
     """The newest snapshot that is left is older than what was erased: it lacks their last batches."""
     world = World()
     log = filled(world, 2, producer_id=7, producer_epoch=0)
