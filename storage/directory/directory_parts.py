@@ -78,7 +78,8 @@ def build_parts(
         for listener in () if log.is_future else listeners.flushed:
             listener(log)
 
-    flusher = LogFlusher(filesystem, ports.committer, ports.clock, FlushListener(on_flushed=on_flushed, on_failure=state.fail))
+    flush_listener = FlushListener(on_flushed=on_flushed, on_failure=state.fail)
+    flusher = LogFlusher(filesystem, ports.committer, ports.clock, flush_listener, ports.cache.files)
     removal = FileRemoval(filesystem, ports.worker, state.fail, frees=settings.frees_deleted)
     recovery_points = checkpoint(RECOVERY_POINT_CHECKPOINT, partitions.recovery_points)
     high_watermarks = checkpoint(HIGH_WATERMARK_CHECKPOINT, partitions.high_watermarks)

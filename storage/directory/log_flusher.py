@@ -1,7 +1,8 @@
 """Syncs the logs of one directory: when it's due, one barrier a log at a time, and all of them at a stop.
 
 Guards: what is synced with a log for the first time includes the file that ties its folder to its topic. A lack of room or of a descriptor
-puts a flush off; any other failure is the directory's, unless the log is gone by then.
+puts a flush off; any other failure is the directory's, unless the log is gone by then. Flushes under way hold few of the files that may be
+open: reads need the others.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from lowtide.runtime.filesystem import FileSystem, FileToSync
 from lowtide.storage.checkpoint import PARTITION_METADATA, carry_out, joined
 from lowtide.storage.errors import StorageError, is_passing, storage_error
 from lowtide.storage.log.log import Log
+from lowtide.storage.log.open_files import OpenFiles
 
 LOGS_PER_SYNC = 64
 """How many logs a stop syncs in one go."""
@@ -36,14 +38,17 @@ class FlushListener(msgspec.Struct, frozen=True, kw_only=True):
 class LogFlusher:
     """Flushes the logs of one directory. Used from the event loop only."""
 
-    def __init__(self, filesystem: FileSystem, committer: Committer, clock: Clock, listener: FlushListener) -> None:
+    def __init__(self, filesystem: FileSystem, committer: Committer, clock: Clock, listener: FlushListener, files: OpenFiles) -> None:
+        """`files` are those of all directories."""
         self._filesystem = filesystem
+        self._files = files
         self._committer = committer
         self._clock = clock
         self._listener = listener
         self._flushed_ms: dict[Log, int] = {}
         self._new: set[Log] = set()
-        self._under_way: set[Log] = set()
+        self._under_way: dict[Log, int] = {}
+        """Logs that are flushed, and how many open files each of these flushes holds."""
         self._attention: dict[Log, None] = {}
         """Logs that may fall due: a segment was closed, or time alone can make it so. All others need no looking after."""
         self._waiting: dict[Log, None] = {}
@@ -80,10 +85,16 @@ class LogFlusher:
         """Begins to make a log durable, if there's something to do and nothing under way; where much is under way, soon."""
         if log in self._under_way or log not in self._flushed_ms or self._stopped:
             return
-        if len(self._under_way) >= FLUSHES_UNDER_WAY_MAX:
+        if self._is_full:
             self._waiting[log] = None
         else:
             self._begin(log)
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether no other flush may begin. One always may: what other directories hold doesn't end by what happens here."""
+        under_way = len(self._under_way)
+        return under_way >= FLUSHES_UNDER_WAY_MAX or (under_way > 0 and not self._files.may_flush)
 
     def _begin(self, log: Log) -> None:
         try:
@@ -97,7 +108,9 @@ class LogFlusher:
             return
         self._flushed_ms[log] = self._clock.monotonic_ms()
         if barrier is not None:
-            self._under_way.add(log)
+            held = sum(type(file) is not FileToSync for file in barrier.files)
+            self._under_way[log] = held
+            self._files.flush_begins(held)
             self._committer.submit(barrier, partial(self._on_done, log, log.log_end_offset, barrier))
 
     def logs_to_look_at(self) -> list[Log]:
@@ -145,7 +158,7 @@ class LogFlusher:
         return joined([Barrier(files=(identity,)), barrier])
 
     def _on_done(self, log: Log, offset: int, barrier: Barrier, error: OSError | None) -> None:
-        self._under_way.discard(log)
+        self._files.flush_ends(self._under_way.pop(log))
         if log not in self._flushed_ms:
             pass  # It was deleted or moved away meanwhile, and its files with it.
         elif error is None:
@@ -157,7 +170,7 @@ class LogFlusher:
             log.on_flush_failed(offset, barrier)
         else:
             self._fail(error)
-        while self._waiting and len(self._under_way) < FLUSHES_UNDER_WAY_MAX:
+        while self._waiting and not self._is_full:
             following = next(iter(self._waiting))
             del self._waiting[following]
             self._begin(following)

@@ -48,13 +48,15 @@ class OpenSegment(Protocol):
 class OpenFiles:
     """The open files of all segments, bounded. Used from the event loop only."""
 
-    __slots__ = ("_held", "_open", "files_max", "held_max")
+    __slots__ = ("_flushed", "_held", "_open", "files_max", "held_max")
 
     def __init__(self, files_max: int = FILES_MAX) -> None:
         """At most `files_max` files are open, but for `held_max` that answers and barriers hold."""
         assert files_max >= 1
         self.files_max = files_max
         self.held_max = max(files_max // 4, 1)
+        self._flushed = 0
+        """Open files that are held by flushes under way."""
         self._open: dict[OpenSegment, int] = {}
         """Segments with an open file, and their size when they were last considered; those that are considered next come first."""
         self._held: list[weakref.ref[File]] = []
@@ -83,6 +85,19 @@ class OpenFiles:
         self._open.pop(segment, None)
         if file() is not None:
             self._held.append(file)
+
+    @property
+    def may_flush(self) -> bool:
+        """Whether flushes under way hold so few that another one may begin: reads need the others."""
+        return self._flushed < self.held_max
+
+    def flush_begins(self, held: int) -> None:
+        """A flush holds so many open files until it ends."""
+        self._flushed += held
+
+    def flush_ends(self, held: int) -> None:
+        """It has let go of them."""
+        self._flushed -= held
 
     def _close_one(self) -> bool:
         """Closes a file that was not used lately, or else of any that is not held elsewhere. Returns whether one was closed."""

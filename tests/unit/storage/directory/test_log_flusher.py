@@ -6,12 +6,16 @@ import errno
 from collections import deque
 from collections.abc import Callable
 
+from lowtide.protocol.batch_building import build_batch
+from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.committer import Barrier
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.runtime.random import Random
 from lowtide.storage.directory.log_flusher import FLUSHES_UNDER_WAY_MAX, FlushListener, LogFlusher
 from lowtide.storage.errors import StorageError
-from lowtide.storage.log.log import LogConfig
+from lowtide.storage.log.loader import KnownLog, LogPlace, load_log
+from lowtide.storage.log.log import Log, LogConfig, SegmentCache
+from lowtide.storage.log.open_files import OpenFiles
 
 LOGS = 3 * FLUSHES_UNDER_WAY_MAX + 5
 
@@ -70,7 +74,7 @@ class World:
         self.committer = Committer()
         self.failures: list[object] = []
         listener = FlushListener(on_flushed=lambda _log: None, on_failure=self.failures.append)
-        self.flusher = LogFlusher(MemoryFileSystem(Random(1)), self.committer, Clock(), listener)
+        self.flusher = LogFlusher(MemoryFileSystem(Random(1)), self.committer, Clock(), listener, OpenFiles())
         self.logs = [FakeLog() for _ in range(logs)]
         for log in self.logs:
             self.flusher.add(log, is_new=False)  # type: ignore[arg-type]
@@ -152,3 +156,59 @@ def test_nothing_is_begun_when_the_broker_stops() -> None:
     while world.committer.waiting:
         world.step()
     assert world.flushed == world.begun == FLUSHES_UNDER_WAY_MAX
+
+
+class RecoveredLogs:
+    """Logs of one record each after an unclean stop, of which few may have their file open, in two directories with a flusher each."""
+
+    def __init__(self, count: int, files_max: int) -> None:
+        self.filesystem = MemoryFileSystem(Random(1))
+        self.cache = SegmentCache(files_max=files_max)
+        self.committer = Committer()
+        self.failures: list[object] = []
+        self.logs = [self._recovered(number) for number in range(count)]
+        self.flushers = [self._flusher(), self._flusher()]
+        for number, log in enumerate(self.logs):
+            self.flushers[number % 2].add(log, is_new=False)
+
+    def _flusher(self) -> LogFlusher:
+        listener = FlushListener(on_flushed=lambda _log: None, on_failure=self.failures.append)
+        return LogFlusher(self.filesystem, self.committer, Clock(), listener, self.cache.files)
+
+    def _recovered(self, number: int) -> Log:
+        directory = f"/one/t-{number}"
+        self.filesystem.make_directories(directory)
+        self.filesystem.write_bytes(f"{directory}/{0:020d}.log", bytes(build_batch([(0, None, b"value", ())])))
+        place = LogPlace(
+            filesystem=self.filesystem,
+            directory=directory,
+            config=LogConfig(),
+            topic_partition=TopicPartition("t", number),
+            topic_id=bytes(16),
+            cache=self.cache,
+        )
+        return load_log(place, KnownLog(recovery_point=0, log_start_offset=0, clean=False), now_ms=0)
+
+    def flush_all(self) -> None:
+        for number, log in enumerate(self.logs):
+            self.flushers[number % 2].flush(log)
+
+    def read(self, log: Log) -> int:
+        part = log.read(0, 1000, end_offset=1).slice
+        return 0 if part is None else part.size
+
+
+def test_logs_are_read_while_many_are_flushed() -> None:
+    """Those that were just read have their file open, and so a flush holds it: a slow disk must not keep all that may be open."""
+    world = RecoveredLogs(count=40, files_max=8)
+    for log in world.logs[:8]:
+        assert world.read(log) > 0
+    assert len(world.cache.files) == 8
+    world.flush_all()
+    assert world.committer.waiting
+    assert [world.read(log) > 0 for log in world.logs] == [True] * 40
+    while world.committer.waiting:
+        world.committer.waiting.popleft()(None)
+        assert [world.read(log) > 0 for log in world.logs] == [True] * 40
+    assert [log.recovery_point for log in world.logs] == [1] * 40
+    assert world.failures == []
