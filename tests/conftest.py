@@ -1,4 +1,4 @@
-"""For the whole suite: what `make test` and CI leave to `make test-all`, long files first where workers share them, how far a run is."""
+"""For the whole suite: what `make test` and CI leave to `make test-all`, which files come first, how far a run is, and when it ends."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import pytest
 from . import left_open, taste
 from .campaign import struck
 from .own_process import Run, own_process
-from .suite import state
+from .suite import state, until
 
 
 def pytest_configure(config: pytest.Config) -> None:
     # Brokers that tests start as processes listen on no fixed port.
     os.environ.setdefault("LOWTIDE_HTTP_LISTENERS", "")
     state.register(config)
+    until.register(config)
     left_open.abort_those_of_aiokafka()
     left_open.close_those_of_kafka_python()
 

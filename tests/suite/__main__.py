@@ -1,14 +1,17 @@
 """`python -m tests.suite test|ci|rest|all|pure`: run the lanes of a part side by side, report progress each ten seconds, and summarize.
 
 Each lane has a log in `build/tests/`; the log of a lane that failed is printed when it ends, without the dots of its progress. The order
-of tests comes from one seed, which is printed first; `--seed` replays it.
+of tests comes from one seed, which is printed first; `--seed` replays it. With `--within` no test begins after so many minutes: those that
+are left are counted among the skipped ones, and lanes that did not begin are named.
 
-Returns 0 when every lane ran tests and all passed, 1 otherwise, 130 after Ctrl-C: lanes get the signal too and stop their brokers.
+Returns 0 when every lane that began ran tests and all passed, 1 otherwise, 130 after Ctrl-C: lanes get the signal too and stop their
+brokers.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import random
 import signal
@@ -26,6 +29,7 @@ from tests.bytecode import with_bytecode
 from .lanes import AT_ONCE, Lane, Part, lanes
 from .report import LaneState, causes, counts, progress_line, summary, what_is_left, without_progress
 from .state import VARIABLE
+from .until import VARIABLE as UNTIL
 
 ROOT = Path(__file__).resolve().parents[2]
 LOGS = ROOT / "build/tests"
@@ -53,10 +57,10 @@ class Running:
     ended: bool = False
 
     @classmethod
-    def start(cls, lane: Lane, folder: Path, seed: int) -> Running:
+    def start(cls, lane: Lane, folder: Path, seed: int, until_s: float) -> Running:
         log, state_file = (folder / f"{lane.name.replace(', ', '-').replace(' ', '-')}.{suffix}" for suffix in ("log", "json"))
         state_file.unlink(missing_ok=True)
-        env = with_bytecode({**os.environ, **lane.env, VARIABLE: str(state_file)}, BYTECODE)
+        env = with_bytecode({**os.environ, **lane.env, VARIABLE: str(state_file), UNTIL: str(until_s)}, BYTECODE)
         command = [str(Path(sys.executable).with_name("pytest")), *lane.options(seed)]
         with log.open("wb") as output:
             process = subprocess.Popen(
@@ -101,14 +105,17 @@ class Running:
                     continue
 
 
-def run(plan: list[Lane], at_once: int, seed: int, folder: Path) -> tuple[list[Running], float]:
-    """Run all lanes. Returns them, and the seconds that they took."""
+def run(plan: list[Lane], at_once: int, seed: int, folder: Path, within_s: float = math.inf) -> tuple[list[Running], float]:
+    """Run all lanes that can begin within `within_s`. Returns them, and the seconds that they took."""
     waiting, started = deque(plan), list[Running]()
     began_s = told_s = time.monotonic()
+    until_s = began_s + within_s
     try:
         while waiting or not all(one.ended for one in started):
+            if time.monotonic() >= until_s:
+                waiting.clear()
             while waiting and sum(not one.ended for one in started) < at_once:
-                started.append(Running.start(waiting.popleft(), folder, seed))
+                started.append(Running.start(waiting.popleft(), folder, seed, until_s))
             time.sleep(POLL_S)
             for one in started:
                 one.tell()
@@ -124,31 +131,46 @@ def run(plan: list[Lane], at_once: int, seed: int, folder: Path) -> tuple[list[R
     return started, time.monotonic() - began_s
 
 
+def minutes_above_zero(text: str) -> float:
+    """Errors: ArgumentTypeError."""
+    try:
+        minutes = float(text)
+    except ValueError:
+        minutes = 0.0
+    if not minutes > 0:
+        message = f"minutes above 0, not '{text}'"
+        raise argparse.ArgumentTypeError(message)
+    return minutes
+
+
 def main(arguments: list[str] | None = None) -> int:
     """The command. Returns its exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.suite", description="run a part of the tests")
     parser.add_argument("part", type=Part, choices=list(Part), metavar="|".join(part.value for part in Part))
     parser.add_argument("--seed", type=int, default=None, help="of the order of the tests")
     parser.add_argument("--at-once", type=int, default=AT_ONCE, help="how many lanes run side by side")
+    parser.add_argument("--within", type=minutes_above_zero, default=math.inf, metavar="MINUTES", help="begin no test later")
     options = parser.parse_args(arguments)
     seed = random.SystemRandom().getrandbits(32) if options.seed is None else options.seed
     plan = lanes(options.part, os.cpu_count() or 1)
     folder = LOGS / options.part.value
     folder.mkdir(parents=True, exist_ok=True)
     print(f"{len(plan)} lanes ({', '.join(lane.name for lane in plan)}), --seed={seed}, logs in {folder.relative_to(ROOT)}", flush=True)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        ended, took_s = run(plan, options.at_once, seed, folder)
+        ended, took_s = run(plan, options.at_once, seed, folder, 60 * options.within)
     except KeyboardInterrupt:
         print("interrupted", flush=True)
         return 130
     states = [one.state() for one in ended]
     bad = [one.lane.name for one in ended if one.process.returncode != 0]
     lines = summary(states, took_s) + ([what_is_left(states)] if options.part is Part.TEST else [])
+    not_begun = [lane.name for lane in plan[len(ended) :]]
+    lines += [f"not begun, because the time was up: {', '.join(not_begun)}"] if not_begun else []
     lines += [*causes(states), f"failed: {', '.join(bad)}"] if bad else []
     print("\n".join([*lines, counts(states)]), flush=True)
     return 1 if bad else 0
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main())

@@ -10,6 +10,8 @@ import msgspec
 import pytest
 
 from tests import examples, taste
+from tests.suite import __main__ as program
+from tests.suite import until
 from tests.suite.lanes import FULL_ONLY, TASTE_ONLY, Lane, Part, lanes
 from tests.suite.report import LaneState, causes, clock, counts, kind_of, progress_line, summary, what_is_left, without_progress
 
@@ -167,31 +169,65 @@ def test_is_left_out(): ...
 """
 
 CONFTEST = """
-from tests.suite import state
+from tests.suite import state, until
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "full: left out")
     state.register(config)
+    until.register(config)
 """
+
+
+def run_suite(folder: Path, workers: int, **env: str) -> tuple[subprocess.CompletedProcess[str], LaneState]:
+    """Run `SUITE` as a lane in this folder."""
+    tests = folder / "tests/unit"
+    tests.mkdir(parents=True)
+    (folder / "conftest.py").write_text(CONFTEST)
+    (tests / "test_some.py").write_text(SUITE)
+    file = folder / "state.json"
+    lane = Lane("x", ("tests",), "not full", workers=workers)
+    command = [sys.executable, "-m", "pytest", "--rootdir", str(folder), "-p", "no:cacheprovider", *lane.options(7)]
+    env |= {"PYTHONPATH": str(ROOT), "TEST_STATE": str(file), "PATH": "/usr/bin:/bin"}
+    ended = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    return ended, msgspec.json.decode(file.read_bytes(), type=LaneState)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_process_keeps_how_far_it_is(tmp_path: Path, workers: int):
     """This also holds with workers: the file has each test once, the deselected ones, and no running test."""
-    folder = tmp_path / "tests/unit"
-    folder.mkdir(parents=True)
-    (tmp_path / "conftest.py").write_text(CONFTEST)
-    (folder / "test_some.py").write_text(SUITE)
-    file = tmp_path / "state.json"
-    lane = Lane("x", ("tests",), "not full", workers=workers)
-    command = [sys.executable, "-m", "pytest", "--rootdir", str(tmp_path), "-p", "no:cacheprovider", *lane.options(7)]
-    env = {"PYTHONPATH": str(ROOT), "TEST_STATE": str(file), "PATH": "/usr/bin:/bin"}
-    ended = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    ended, state = run_suite(tmp_path, workers)
     assert ended.returncode == 1, ended.stdout + ended.stderr
-    state = msgspec.json.decode(file.read_bytes(), type=LaneState)
     assert (state.total, state.done, state.running, state.left) == (6, 6, {}, {"unit": 1})
     assert state.failed == ["tests/unit/test_some.py::test_fails"]
     (cause,) = state.causes.values()
     assert cause.startswith("test_some.py:") and cause in causes([state])[0]
     assert state.outcomes == {"unit": {"passed": 4, "failed": 1, "skipped": 1}}
     assert state.skipped == {"Skipped: why not": 1}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_no_test_begins_when_the_time_is_up(tmp_path: Path, workers: int):
+    """Not even its fixtures do. What is left is counted, with the reason."""
+    ended, state = run_suite(tmp_path, workers, TEST_UNTIL="0")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert (state.outcomes, state.skipped) == ({"unit": {"skipped": 6}}, {f"Skipped: {until.REASON}": 6})
+
+
+def test_a_lane_that_cannot_begin_in_time_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """One lane at a time, and no test begins in the first: the second has no time at all."""
+    (tmp_path / "test_some.py").write_text(SUITE)
+    monkeypatch.setattr(program, "LOGS", tmp_path)
+    monkeypatch.setattr(program, "ROOT", tmp_path)
+    monkeypatch.setattr(program, "lanes", lambda _part, _cores: [Lane("first", ("test_some.py",)), Lane("second", ("test_some.py",))])
+    assert program.main(["ci", "--at-once", "1", "--within", "0.0001"]) == 1  # Its test fails: here no conftest.py heeds the time.
+    printed = capsys.readouterr().out
+    assert "not begun, because the time was up: second\n" in printed
+    assert "first ended with 1" in printed
+
+
+@pytest.mark.parametrize("minutes", ["0", "-1", "nan", "x"])
+def test_a_time_that_is_none_is_refused(minutes: str, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as ended:
+        program.main(["ci", "--within", minutes])
+    assert ended.value.code == 2
+    assert f"--within: minutes above 0, not '{minutes}'" in capsys.readouterr().err
