@@ -41,6 +41,7 @@ from lowtide.broker.lifecycle.loop_health import LoopHealth
 from lowtide.broker.lifecycle.memory_upkeep import MemoryUpkeep
 from lowtide.broker.lifecycle.partition_parts import build_partitions
 from lowtide.broker.network.admission import connection_limits
+from lowtide.broker.network.answer_files import AnswerFiles
 from lowtide.broker.network.connection_host import ConnectionHost
 from lowtide.broker.network.dispatcher import Dispatcher
 from lowtide.broker.network.peer_client import PeerClients
@@ -142,9 +143,8 @@ class Serving:
         self._loop = self._loop_parts(context)
         self.observed = self._observed()
         dispatcher.register(handlers_of_ours(context, groups, self.retention, self.observed, dispatcher.routes))
-        self._due_work = DueWork(
-            ports.loop, ports.clock, log_manager.directories, (*self._ticks(log_manager), TokenSweep(context).on_tick, *pieces)
-        )
+        ticks = (*self._ticks(log_manager), TokenSweep(context).on_tick, *pieces)
+        self._due_work = DueWork(ports.loop, ports.clock, log_manager.directories, ticks)
 
     def _loop_parts(self, context: BrokerContext) -> _LoopParts:
         ports, rules = self._base.ports, balance_rules(self._base.configs.current)
@@ -238,6 +238,7 @@ class Serving:
             self.observed.history.on_tick,
             DiskSpace(log_manager.directories, ports.clock, ports.loop, base.log).on_tick,
             MemoryUpkeep(ports.heap, ports.worker, ports.clock).on_tick,
+            AnswerFiles(log_manager.files, self.host.answers).on_tick,
             *(() if self._loop.leader_loads is None else (self._loop.leader_loads.on_tick,)),
         ]
 
@@ -249,8 +250,7 @@ class Serving:
         config, certificates = base.configs.current, self._certificates.by_listener
         await self._certificates.load()
         if certificates:
-            interval_ms = number(config.values["lowtide.tls.reload.interval.ms"])
-            base.tasks.spawn(self._certificates.watch(interval_ms), name="certificates")
+            base.tasks.spawn(self._certificates.watch(number(config.values["lowtide.tls.reload.interval.ms"])), name="certificates")
         if open_to_all := open_beyond_loopback(config):
             remedy = "listen on 127.0.0.1, or let clients log in: SASL_SSL, as docs/security.md has it"
             base.log.warning("clients of other machines are served without a login", listeners=open_to_all, remedy=remedy)

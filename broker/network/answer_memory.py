@@ -1,10 +1,11 @@
-"""The memory that answers hold together which clients have asked for and don't read (`lowtide.answers.unread.max.bytes`).
+"""The memory that answers hold together which clients have asked for and don't read (`lowtide.answers.unread.max.bytes`); and their files.
 
 A connection executes nothing more while its client doesn't take the answers that are there, so each holds a few; thousands of connections
 hold as many as they are. When all of them hold more than the limit, connections are closed: first the one whose client has read nothing for
 longest. A client that reads is behind those that don't, however slow it is.
 
-Bytes that wait in files don't count, nor what the system's socket buffers hold.
+Bytes that wait in files don't count, nor what the system's socket buffers hold. But such an answer holds its files open, and a broker may
+open so many: where they are lacking, connections are closed in the same order, of clients that have read nothing for a second.
 
 Pure: counts bytes and holds none, and asks who holds them.
 """
@@ -18,6 +19,11 @@ import msgspec
 
 REASON: Final = "its client doesn't read its answers, and those of all connections have reached lowtide.answers.unread.max.bytes"
 
+FILES_REASON: Final = "its client doesn't read its answers, and they hold files open that others need: the limit of open files is reached"
+
+SILENT_MS: Final = 1_000
+"""A client that has read nothing for so long gives the files of its answers to others."""
+
 
 class Writer(Protocol):
     """What has answers for a client."""
@@ -25,6 +31,11 @@ class Writer(Protocol):
     @property
     def unread_bytes(self) -> int:
         """How much of them the socket hasn't taken."""
+        ...
+
+    @property
+    def files_held(self) -> int:
+        """How many files they hold open, at most."""
         ...
 
     def give_up(self, reason: str) -> None:
@@ -53,9 +64,15 @@ class AnswerMemory:
         """What is unread, as far as it was reported."""
         return self._used_bytes
 
-    def note(self, writer: Writer) -> None:
-        """What a writer has to send has changed, and the socket doesn't take it all; or it does now."""
-        self._look(writer, self._now_ms())
+    def note(self, writer: Writer, *, has_read: bool = False) -> None:
+        """What a writer has to send has changed, and the socket doesn't take it all; or it does now.
+
+        `has_read`: the socket has taken what it was given before, so that the client reads, though there may be as much again by now.
+        """
+        now_ms = self._now_ms()
+        self._look(writer, now_ms)
+        if has_read and (holding := self._holding.get(writer)) is not None:
+            holding.since_ms = now_ms
         if self._used_bytes > self._limit_bytes:
             self._make_room()
 
@@ -79,13 +96,28 @@ class AnswerMemory:
             self._used_bytes += unread_bytes - holding.unread_bytes
             holding.unread_bytes = unread_bytes
 
+    def free_files(self, count: int) -> None:
+        """Close connections until at least `count` files are let go of, or no client is left that was silent for `SILENT_MS`."""
+        freed, latest_ms = 0, self._now_ms() - SILENT_MS
+        for writer in self._in_turn():
+            held = writer.files_held
+            if freed >= count or self._holding[writer].since_ms > latest_ms:
+                return
+            if held:
+                freed += held
+                self.forget(writer)
+                writer.give_up(FILES_REASON)
+
     def _make_room(self) -> None:
-        now_ms = self._now_ms()
-        for writer in list(self._holding):
-            self._look(writer, now_ms)
-        in_turn = sorted(self._holding, key=lambda writer: (self._holding[writer].since_ms, -self._holding[writer].unread_bytes))
-        for writer in in_turn:
+        for writer in self._in_turn():
             if self._used_bytes <= self._limit_bytes:
                 return
             self.forget(writer)
             writer.give_up(REASON)
+
+    def _in_turn(self) -> list[Writer]:
+        """Those whose clients have read nothing for longest come first, of equal ones those that hold most."""
+        now_ms = self._now_ms()
+        for writer in list(self._holding):
+            self._look(writer, now_ms)
+        return sorted(self._holding, key=lambda writer: (self._holding[writer].since_ms, -self._holding[writer].unread_bytes))

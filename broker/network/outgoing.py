@@ -198,7 +198,7 @@ class OutgoingQueue:
         self.pump()
         self._end_measuring()
         if self._memory is not None:
-            self._memory.note(self)
+            self._memory.note(self, has_read=True)
 
     def _count_unread(self) -> None:
         if self._memory is not None:
@@ -216,6 +216,11 @@ class OutgoingQueue:
     def unread_bytes(self) -> int:
         """What is in memory and the socket hasn't taken."""
         return self._queued_bytes + self._transport.get_write_buffer_size()
+
+    @property
+    def files_held(self) -> int:
+        """Slices of files that wait for the client. Some may be of the same file."""
+        return sum(type(part) is FileSlice for part in self._parts)
 
     def give_up(self, reason: str) -> None:
         """Close the connection."""

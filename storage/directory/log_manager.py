@@ -81,6 +81,8 @@ class LogManager:
         self._is_open = False
         settings = settings or LogManagerSettings()
         cache = SegmentCache(open_max=min(CLOSED_SEGMENTS_MAX, settings.segment_files_max), files_max=settings.segment_files_max)
+        self.files = cache.files
+        """The open files of all segments."""
         ports = {
             path: DirectoryPorts(filesystem=filesystem, clock=clock, committer=committers[given], worker=worker, random=random, cache=cache)
             for given, path in zip(directories, self._paths, strict=True)

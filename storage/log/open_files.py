@@ -5,7 +5,8 @@ it was last considered (the clock algorithm, which costs an append nothing), and
 client and barriers that wait for the disk hold files; the descriptor of such a file closes when the last of them lets go.
 
 Guards: reads never raise the number of open files above the bound: where answers hold nearly all, the next read fails with EMFILE, which
-the client repeats. Writes may exceed it, by `held_max`, because a client that doesn't take its answers must not stop producers.
+the client repeats; connections whose clients don't read are closed meanwhile (`broker/network/answer_files.py`). Writes may exceed the
+bound, by `held_max`, because a client that doesn't take its answers must not stop producers.
 
 It doesn't count the files of indexes, snapshots and checkpoints, which are open for the time of one call.
 
@@ -48,7 +49,7 @@ class OpenSegment(Protocol):
 class OpenFiles:
     """The open files of all segments, bounded. Used from the event loop only."""
 
-    __slots__ = ("_flushed", "_held", "_open", "files_max", "held_max")
+    __slots__ = ("_flushed", "_held", "_lacking", "_open", "files_max", "held_max")
 
     def __init__(self, files_max: int = FILES_MAX) -> None:
         """At most `files_max` files are open, but for `held_max` that answers and barriers hold."""
@@ -57,6 +58,7 @@ class OpenFiles:
         self.held_max = max(files_max // 4, 1)
         self._flushed = 0
         """Open files that are held by flushes under way."""
+        self._lacking = False
         self._open: dict[OpenSegment, int] = {}
         """Segments with an open file, and their size when they were last considered; those that are considered next come first."""
         self._held: list[weakref.ref[File]] = []
@@ -73,6 +75,7 @@ class OpenFiles:
         if self._close_one():
             return
         if not for_writing or self._held_count() >= self.held_max:
+            self._lacking = True
             raise OSError(errno.EMFILE, f"all {self.files_max} files that may be open are held by answers under way", segment.path)
         next(iter(self._open)).forget_file()
 
@@ -85,6 +88,11 @@ class OpenFiles:
         self._open.pop(segment, None)
         if file() is not None:
             self._held.append(file)
+
+    def take_lacking(self) -> bool:
+        """Whether a file could not be opened since this was asked last, because others are held."""
+        lacking, self._lacking = self._lacking, False
+        return lacking
 
     @property
     def may_flush(self) -> bool:

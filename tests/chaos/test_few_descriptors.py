@@ -1,4 +1,4 @@
-"""A broker with 128 descriptors and five hundred partitions: it serves, stops, recovers, and survives clients that take all connections."""
+"""A broker with 128 descriptors and five hundred partitions: it serves, stops, recovers, and survives clients that take all."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.batch_building import build_batch
+from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -16,10 +18,12 @@ from lowtide.protocol.messages.produce import PartitionProduceData, ProduceReque
 from lowtide.protocol.records import iterate_batches
 from lowtide.simulation.client import WireClient
 
+from .large_frames import framed
 from .serving import HOST, ServeProcess
 
 LIMIT = 128
 PARTITIONS = 500
+FETCH_VERSION = 12
 PRLIMIT = shutil.which("prlimit")
 WITHIN = [str(PRLIMIT), f"--nofile={LIMIT}:{LIMIT}"]
 
@@ -51,7 +55,7 @@ async def batches(client: WireClient) -> dict[int, int]:
             if number not in found
         ]
         request = FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=50 << 20, topics=[FetchTopic(topic="t", partitions=rows)])
-        answer = await client.request(request, 12)
+        answer = await client.request(request, FETCH_VERSION)
         before = len(found)
         for row in answer.responses[0].partitions:
             assert row.error_code == ErrorCode.NONE
@@ -109,6 +113,47 @@ async def newcomer_is_served(broker: ServeProcess) -> bool:
     finally:
         client.close()
     return True
+
+
+async def fill(client: WireClient, partitions: int) -> None:
+    """Several megabytes in each of so many, more than the buffers of a connection take."""
+    records = build_batch([(0, None, bytes(900_000), ())])
+    for number in 7 * [*range(partitions)]:
+        rows = [PartitionProduceData(index=number, records=records)]
+        request = ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[TopicProduceData(name="t", partition_data=rows)])
+        answer = await client.request(request, 9)
+        assert answer.responses[0].partition_responses[0].error_code == ErrorCode.NONE
+
+
+def fetch(*partitions: int) -> FetchRequest:
+    rows = [FetchPartition(partition=number, fetch_offset=0, partition_max_bytes=50 << 20) for number in partitions]
+    return FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=50 << 20, topics=[FetchTopic(topic="t", partitions=rows)])
+
+
+async def test_clients_that_do_not_read_their_answers_keep_no_file_from_others(tmp_path: Path) -> None:
+    """Each answer holds a file, and is too large for the buffers of its connection: the broker could read no other partition."""
+    async with ServeProcess(tmp_path, within=WITHIN) as broker:
+        honest = await broker.connect()
+        await create(honest)
+        limits = next(line for line in broker.lines if line["event"] == "limits")
+        files = limits["open_segments"]
+        await fill(honest, files + 1)
+        silent = [await asyncio.open_connection(HOST, broker.port) for _ in range(files)]
+        try:
+            for number, (_, writer) in enumerate(silent):
+                writer.transport.pause_reading()  # type: ignore[attr-defined]
+                writer.write(framed(ApiKey.FETCH, FETCH_VERSION, codec_for(FetchRequest, FETCH_VERSION).encode(fetch(number))))
+            errors = []
+            while not errors or errors[-1] != ErrorCode.NONE or len(set(errors)) == 1:
+                answer = await honest.request(fetch(files), FETCH_VERSION)
+                errors.append(answer.responses[0].partitions[0].error_code)
+        finally:
+            for _, writer in silent:
+                writer.transport.abort()
+        assert set(errors) == {ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NONE}
+        reasons = {str(line.get("reason")) for line in broker.lines}
+        assert any("hold files open" in reason for reason in reasons), reasons
+        honest.close()
 
 
 async def test_too_few_descriptors_refuse_the_start(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from lowtide.broker.network.answer_memory import REASON, AnswerMemory
+from lowtide.broker.network.answer_memory import FILES_REASON, REASON, SILENT_MS, AnswerMemory
 
 from .test_connection import ECHO, LARGE, World, answer, frame, simulate
 
@@ -14,13 +14,18 @@ LIMIT = 5_000_000
 class Client:
     """A writer with a given number of unread bytes."""
 
-    def __init__(self, unread_bytes: int) -> None:
+    def __init__(self, unread_bytes: int, files_held: int = 0) -> None:
         self.unread_bytes = unread_bytes
-        self.closed = False
+        self.files_held = files_held
+        self.reason = ""
+
+    @property
+    def closed(self) -> bool:
+        return self.reason == REASON
 
     def give_up(self, reason: str) -> None:
-        assert reason == REASON
-        self.closed = True
+        assert not self.reason
+        self.reason = reason
 
 
 def test_the_client_that_has_read_nothing_for_longest_is_closed_first() -> None:
@@ -34,6 +39,40 @@ def test_the_client_that_has_read_nothing_for_longest_is_closed_first() -> None:
     memory.note(later)
     assert [client.closed for client in (reads, silent, later)] == [False, True, False]
     assert memory.used_bytes == 39 + 40
+
+
+def test_a_client_that_reads_is_not_silent_though_as_much_is_left() -> None:
+    """A large answer is sent piece by piece, each as large as the one before."""
+    now = [0]
+    memory = AnswerMemory(100, lambda: now[0])
+    reads, silent = Client(40), Client(40)
+    memory.note(reads)
+    now[0] += 1_000
+    memory.note(silent)
+    now[0] += 1_000
+    memory.note(reads, has_read=True)
+    memory.note(Client(40))
+    assert [client.closed for client in (reads, silent)] == [False, True]
+
+
+def test_files_are_taken_from_clients_that_are_silent_for_longest() -> None:
+    now = [0]
+    memory = AnswerMemory(10_000, lambda: now[0])
+    reads, holds_none, first, second, third = clients = [Client(40, 9), Client(40), Client(40, 2), Client(40, 2), Client(40, 2)]
+    for client in clients:
+        memory.note(client)
+        now[0] += 1
+    last = Client(40, 9)
+    now[0] += SILENT_MS - 1
+    memory.note(last)
+    reads.unread_bytes = 39
+    memory.free_files(3)
+    assert [client.reason for client in (*clients, last)] == ["", "", FILES_REASON, FILES_REASON, "", ""]
+    memory.free_files(1_000)
+    assert [third.reason, last.reason, holds_none.reason, reads.reason] == [FILES_REASON, "", "", ""]
+    now[0] += SILENT_MS
+    memory.free_files(1)
+    assert [first.reason, second.reason, reads.reason, last.reason].count(FILES_REASON) == 3
 
 
 def test_bytes_that_were_read_do_not_count() -> None:
