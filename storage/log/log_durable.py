@@ -41,7 +41,9 @@ class DurableLog(ReadableLog):
         """
         if self.recovery_point == self.log_end_offset and self._sync.is_clean and not self.flush_wanted:
             return None
-        first = max(self._segments.number_of(self.recovery_point), 0)
+        # A segment that ends at the recovery point may have been cut since it was flushed: of a write for which there was no room, of
+        # what was preallocated. If a power cut brought that back, the next start would end the log there.
+        first = max(self._segments.number_of(self.recovery_point - 1), 0)
         files = [self._segments[number].to_sync() for number in range(first, len(self._segments))]
         barrier = self._sync.flush_barrier(files, self.log_end_offset)
         self.flush_wanted = False
