@@ -239,7 +239,7 @@ class ClusterInvariants:
             watch.has_holes = True
         watch.log_start, watch.log_end = start, end
         watch.checked_to = min(watch.checked_to, end)
-        if not committed.is_void:
+        if not committed.is_void and log.leader_epochs.latest >= committed.forgotten_in:
             committed.end = max(committed.end, high_watermark)
             if not log.offline and machine.filesystem.open_files_max is None:
                 self._check_batches(watch, log, committed)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from lowtide.metadata.image import MetadataImage, PartitionImage, TopicImage
-from lowtide.protocol.types import BrokerId, Offset, TopicId, TopicPartition
+from lowtide.protocol.types import BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
 from lowtide.replication.eligible_leaders import members_of
 from lowtide.simulation.chronicle import Chronicle
 from lowtide.simulation.loaded_partition import LoadedPartition
@@ -27,7 +27,7 @@ Key: TypeAlias = tuple[TopicId, int]
 class Committed:
     """What is known of the committed part of a partition."""
 
-    __slots__ = ("batches", "end", "is_void", "start", "transactions")
+    __slots__ = ("batches", "end", "forgotten_in", "is_void", "start", "transactions")
 
     def __init__(self) -> None:
         self.batches: dict[Offset, tuple[int, int, Offset]] = {}
@@ -36,6 +36,9 @@ class Committed:
         """The highest log start of any replica: a batch that begins below may have been erased in part."""
         self.end = 0
         self.is_void = False
+        self.forgotten_in: LeaderEpoch = -1
+        """The last leader epoch that began without some of what was committed, and never acknowledged. A log that has nothing of it, of a
+        broker that was away, may still know the high watermark from before."""
 
 
 class ClusterPromises:
@@ -192,6 +195,7 @@ class ClusterPromises:
         watch, committed = self._watches.find(leader, topic.topic_id, number), self.committed(topic.topic_id, number)
         if watch is not None and watch.log_end < committed.end:
             committed.end = watch.log_end
+            committed.forgotten_in = topic.partitions[number].leader_epoch
             for offset in [offset for offset in committed.batches if offset >= watch.log_end]:
                 del committed.batches[offset]
             committed.transactions.forget_from(watch.log_end)
