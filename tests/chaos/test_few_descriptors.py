@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import socket
 from pathlib import Path
 
 import pytest
@@ -130,6 +131,15 @@ def fetch(*partitions: int) -> FetchRequest:
     return FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=50 << 20, topics=[FetchTopic(topic="t", partitions=rows)])
 
 
+async def deaf_connection(broker: ServeProcess) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection of a client that reads nothing, with as small a buffer as the system allows."""
+    plain = socket.create_connection((HOST, broker.port))
+    plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    reader, writer = await asyncio.open_connection(sock=plain)
+    writer.transport.pause_reading()  # type: ignore[attr-defined]
+    return reader, writer
+
+
 async def test_clients_that_do_not_read_their_answers_keep_no_file_from_others(tmp_path: Path) -> None:
     """Each answer holds a file, and is too large for the buffers of its connection: the broker could read no other partition."""
     async with ServeProcess(tmp_path, within=WITHIN) as broker:
@@ -138,10 +148,9 @@ async def test_clients_that_do_not_read_their_answers_keep_no_file_from_others(t
         limits = next(line for line in broker.lines if line["event"] == "limits")
         files = limits["open_segments"]
         await fill(honest, files + 1)
-        silent = [await asyncio.open_connection(HOST, broker.port) for _ in range(files)]
+        silent = [await deaf_connection(broker) for _ in range(files)]
         try:
             for number, (_, writer) in enumerate(silent):
-                writer.transport.pause_reading()  # type: ignore[attr-defined]
                 writer.write(framed(ApiKey.FETCH, FETCH_VERSION, codec_for(FetchRequest, FETCH_VERSION).encode(fetch(number))))
             errors = []
             while not errors or errors[-1] != ErrorCode.NONE or len(set(errors)) == 1:
