@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from lowtide.broker.network.answer_memory import FILES_REASON, REASON, SILENT_MS, AnswerMemory
+from lowtide.broker.network.outgoing import BufferPool, OutgoingQueue
+from lowtide.broker.network.request_times import RequestClock
+from lowtide.runtime.clock import SystemClock
 
 from .test_connection import ECHO, LARGE, World, answer, frame, simulate
 
@@ -53,6 +57,38 @@ def test_a_client_that_reads_is_not_silent_though_as_much_is_left() -> None:
     memory.note(reads, has_read=True)
     memory.note(Client(40))
     assert [client.closed for client in (reads, silent)] == [False, True]
+
+
+class FullSocket:
+    """Takes nothing of a write at once, and all of it when its queue is resumed. Each piece is larger than the one before."""
+
+    def __init__(self) -> None:
+        self.queue: OutgoingQueue | None = None
+        self.size = 20
+
+    def writelines(self, _parts: object) -> None:
+        assert self.queue is not None
+        self.queue.paused = True
+        self.size += 10
+
+    def get_write_buffer_size(self) -> int:
+        return self.size
+
+
+def test_a_queue_whose_socket_took_a_piece_is_not_silent() -> None:
+    now, closed = [0], list[str]()
+    memory = AnswerMemory(100, lambda: now[0])
+    queues = {}
+    for name in ("reads", "silent"):
+        socket = FullSocket()
+        broken, clock = partial(lambda name, _reason: closed.append(name), name), RequestClock(SystemClock())
+        socket.queue = queues[name] = OutgoingQueue(socket, BufferPool(1, 1), None, broken, clock, memory=memory)  # type: ignore[arg-type]
+        queues[name].send([b"a piece"])
+        queues[name].send([b"another"])
+        now[0] += 1_000
+    queues["reads"].resume()
+    memory.note(Client(40))
+    assert closed == ["silent"]
 
 
 def test_files_are_taken_from_clients_that_are_silent_for_longest() -> None:
