@@ -222,6 +222,8 @@ class Log(DurableLog):
         """A write failed and was cut back. A lack of room or of a resource is an answer, anything else the end of this directory."""
         if is_passing(error):
             self.disk_full = (error.error_number if isinstance(error, StorageError) else error.errno) in DISK_FULL
+            self.flush_wanted = True  # The cut is to be durable, too: a clean stop promises where the log ends.
+            self.attention[self] = None
             return ErrorCode.KAFKA_STORAGE_ERROR
         self.offline = True
         if isinstance(error, StorageError):
