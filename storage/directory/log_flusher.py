@@ -92,7 +92,7 @@ class LogFlusher:
 
     @property
     def _is_full(self) -> bool:
-        """Whether no other flush may begin. One always may: what other directories hold doesn't end by what happens here."""
+        """Whether no other flush may begin. One may in any case: where flushes of other directories hold all, none here would begin it."""
         under_way = len(self._under_way)
         return under_way >= FLUSHES_UNDER_WAY_MAX or (under_way > 0 and not self._files.may_flush)
 
