@@ -66,34 +66,33 @@ $(INSTALLED)-packaging: $(INSTALLED)
 run: $(RUNS) ## start a broker on 127.0.0.1:9092, with its data in ./data; PROCESSES=4: that many, docs/processes.md
 	@exec $(BIN)/lowtide serve --processes $(PROCESSES) --set listeners=PLAINTEXT://$(ADDRESS)
 
-# $(call install,program,Debian's package,package elsewhere): with the system's package manager, if that is allowed; CI requires it.
-define install
+# $(call needs,program,Debian's package): CI installs it, since CI runs everything. Elsewhere system packages are for their owner to install.
+ifdef CI
+define needs
 	@if ! command -v $(1) >/dev/null; then \
 	  sudo=; if [ "$$(id -u)" != 0 ]; then sudo='sudo -n'; fi; \
-	  if command -v apt-get >/dev/null && { $$sudo apt-get update -qq && $$sudo apt-get install -qq -y $(2); } >/dev/null 2>&1; then echo "installed $(1)"; \
-	  elif command -v dnf >/dev/null && $$sudo dnf install -q -y $(3) >/dev/null 2>&1; then echo "installed $(1)"; \
-	  elif command -v brew >/dev/null && brew install --quiet $(3) >/dev/null 2>&1; then echo "installed $(1)"; \
-	  elif [ -n "$${CI:-}" ]; then echo "$(1) is missing and could not be installed: CI runs everything that was asked for"; exit 1; \
-	  else echo "$(1) is missing and could not be installed: its tests are skipped"; fi; \
+	  if $$sudo apt-get update -qq >/dev/null && $$sudo apt-get install -qq -y $(2) >/dev/null; then echo "installed $(1)"; \
+	  else echo "$(1) is missing and could not be installed: CI runs everything that was asked for"; exit 1; fi; \
 	fi
 endef
-
-kcat: # installed where it is missing
-	$(call install,kcat,kcat,kcat)
-
-etcd: # installed where it is missing, in CI only: elsewhere its package would leave a server running
-ifdef CI
-	$(call install,etcd,etcd-server,etcd)
-	$(call install,etcdctl,etcd-client,etcd)
 else
-	@command -v etcd >/dev/null || echo "etcd is missing: its tests are skipped"
+define needs
+	@command -v $(1) >/dev/null || echo "$(1) is missing, what needs it is skipped (Debian: apt-get install $(2))"
+endef
 endif
 
-chromium: # installed where it is missing: it visits the console
-	$(call install,chromium,chromium,chromium)
+kcat: # a client in C
+	$(call needs,kcat,kcat)
 
-java: # installed where it is missing: Spark runs on it
-	$(call install,java,openjdk-17-jre-headless,java-17-openjdk-headless)
+etcd: # the metadata store of clusters; Debian's package leaves a server running
+	$(call needs,etcd,etcd-server)
+	$(call needs,etcdctl,etcd-client)
+
+chromium: # visits the console
+	$(call needs,chromium,chromium)
+
+java: # Spark runs on it
+	$(call needs,java,openjdk-17-jre-headless)
 
 test: $(INSTALLED)-pipeline kcat etcd java ## something of every kind of test, in about eight minutes on two cores: docs/testing.md
 	@$(BIN)/python -m tests.suite test $(ARGS)

@@ -75,3 +75,35 @@ def test_an_installation_without_a_compiler_says_so(tree: Path, reason: str | No
     lines = done.stdout.splitlines()
     assert len(lines) == (0 if reason is None else 1)
     assert all(each.startswith("no compiler: ") and "gcc python3-dev" in each for each in lines)
+
+
+@pytest.mark.parametrize(
+    ("program", "package"), [("kcat", "kcat"), ("etcd", "etcd-server"), ("java", "openjdk-17-jre-headless"), ("chromium", "chromium")]
+)
+def test_only_ci_installs_system_packages(tree: Path, program: str, package: str) -> None:
+    """Elsewhere `make` says what is missing, with the name of Debian's package, and ends well: its tests are skipped."""
+    bin_folder = tree / "bin"
+    bin_folder.mkdir()
+    calls = tree / "calls"
+    for name in ("apt-get", "sudo", "dnf", "brew"):
+        stub = bin_folder / name
+        stub.write_text(f'#!/bin/sh\necho {name} "$@" >> {calls}\n')
+        stub.chmod(0o755)
+    for name in ("bash", "sh", "id"):
+        found = shutil.which(name)
+        assert found is not None
+        (bin_folder / name).symlink_to(found)
+    make = shutil.which("make")
+    assert make is not None
+    environment = {"PATH": str(bin_folder)}
+
+    def run(**given: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([make, program], cwd=tree, env=environment | given, capture_output=True, text=True, timeout=60, check=False)
+
+    done = run()
+    assert done.returncode == 0
+    assert f"{program} is missing" in done.stdout
+    assert package in done.stdout
+    assert not calls.exists()
+    run(CI="true")
+    assert package in calls.read_text()
