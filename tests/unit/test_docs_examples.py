@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 from unittest.mock import MagicMock
 
@@ -137,6 +138,12 @@ def test_decisions_are_numbered_and_fit_a_page():
         assert re.findall(r"^## (.+)$", text, re.MULTILINE) == ["Context", "Choice", "What we gave up"], page.name
         assert text.count("\n") <= 60, page.name
         assert text.startswith(f"# {int(page.name[:4])}. "), page.name
+
+
+def test_a_letter_names_one_invariant():
+    letters = re.findall(r"^- \*\*([A-Z]+\d+)\*\*", TEXTS["docs/invariants.md"], re.MULTILINE)
+    assert letters
+    assert [letter for letter, times in Counter(letters).items() if times > 1] == []
 
 
 def test_letters_that_tests_use_are_explained():

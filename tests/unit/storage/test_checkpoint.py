@@ -153,7 +153,7 @@ def test_the_marker_of_a_clean_stop_holds_the_broker_epoch_or_nothing() -> None:
 
 
 def test_a_staged_checkpoint_is_the_old_or_the_new_after_any_power_cut() -> None:
-    """S2: never empty, never mixed."""
+    """S7: never empty, never mixed."""
     old, new = encode_offsets({TopicPartition("a", 0): 1}), encode_offsets({TopicPartition("b", part): 2 for part in range(200)})
     outcomes = set()
     for seed in range(60):

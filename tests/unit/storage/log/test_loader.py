@@ -1,4 +1,4 @@
-"""Opening a log after any event that can affect its folder (S1, S2)."""
+"""Opening a log after any event that can affect its folder (S1)."""
 
 from __future__ import annotations
 
