@@ -105,6 +105,6 @@ async def _opened_etcd(place: Place) -> tuple[OwnedStore, bytes]:
     try:
         from lowtide.metadata.etcd import EtcdStore  # noqa: PLC0415 - its packages are an extra
     except ImportError as error:
-        raise CommandError(f"etcd needs packages that aren't installed ({error}): pip install 'lowtide[etcd]'.") from error
+        raise CommandError(f"etcd needs packages that aren't installed ({error}): install Lowtide with its extra `etcd`.") from error
     assert etcd is not None
     return await EtcdStore.open(etcd.endpoints, access=etcd.access, prefix=etcd.prefix), etcd.prefix

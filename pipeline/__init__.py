@@ -13,7 +13,7 @@ __all__ = ["LowtideDataSource", "TrimListener", "register"]
 
 _MODULES = {"LowtideDataSource": "data_source", "TrimListener": "trim_listener"}
 
-_NEEDED = "lowtide.pipeline needs PySpark 4.2 or newer and PyArrow: pip install 'lowtide[pipeline]'"
+_NEEDED = "lowtide.pipeline needs PySpark 4.2 or newer and PyArrow: install Lowtide with its extra `pipeline`"
 
 
 def register(spark: Any) -> None:

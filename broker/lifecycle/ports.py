@@ -111,7 +111,7 @@ async def _open_etcd(etcd: EtcdAddress) -> OwnedStore:
     try:
         from lowtide.metadata.etcd import EtcdStore  # noqa: PLC0415 - takes long, and only a broker with etcd has its packages.
     except ImportError as error:
-        message = f"etcd as metadata store needs packages that aren't installed ({error}): pip install 'lowtide[etcd]'"
+        message = f"etcd as metadata store needs packages that aren't installed ({error}): install Lowtide with its extra `etcd`"
         raise MetadataStoreError(message) from error
     return await EtcdStore.open(etcd.endpoints, access=etcd.access, prefix=etcd.prefix)
 

@@ -94,6 +94,12 @@ def test_sources_that_are_named_are_public():
     assert [line for line in found(named) if not any(line.split(" ")[1].startswith(name) for name in KAFKA_NAMES)] == []
 
 
+def test_nothing_is_installed_by_a_name_that_no_index_has():
+    """Until Lowtide is published, somebody else could publish a package of its name. It is installed from a path."""
+    by_name = re.compile(r"pip install [^\n`]*?(?<![/.\w-])lowtide(?![-\w*.]).*")
+    assert found(by_name) == []
+
+
 def test_what_is_left_to_do_has_an_owner_and_an_issue():
     """`TODO(owner, #issue)`; what must be fixed is fixed at once."""
     unowned = re.compile(r"\bTODO\b(?!\(\w[\w -]*, #\d+\))|\bFIXME\b")
