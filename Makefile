@@ -212,7 +212,10 @@ wheels: $(INSTALLED) ## for an image that is built without a network: docs/compo
 SECURE ?=
 CLIENT := build/secure
 COMPOSED = $(COMPOSE) $(if $(SECURE),--file docker-compose.yml --file docker-compose.secure.yml)
+PROJECT = $(or $(COMPOSE_PROJECT_NAME),$(shell basename "$(CURDIR)" | tr A-Z a-z | tr -cd 'a-z0-9_-'))
 IN_ETCD := --metadata=etcd://etcd:2379 --metadata-ca=/etc/lowtide/ca.pem --metadata-cert=/etc/lowtide/metadata.pem --metadata-key=/etc/lowtide/metadata.pem
+AS_TAR := 'import sys, tarfile; tarfile.open(fileobj=sys.stdout.buffer, mode="w|").add("/etc/lowtide/client", ".")'
+TELL_PLAIN := 'from lowtide.protocol.native import why_plain; why_plain() and print("the image lacks the compiled module, so small requests take twice the CPU: set BUILD_IMAGE to one with a C compiler and headers of Python")'
 export CLIENT_PATH = $(CURDIR)/$(CLIENT)
 
 # $(call healthy,services): wait until they are, two minutes at most.
@@ -225,10 +228,20 @@ define healthy
 	done
 endef
 
+# Over the volumes of a secure cluster an open one would serve every record without a login.
+define not_secured
+	@if [ -z "$${OPEN:-}" ] && [ -n "$$(docker volume ls --quiet --filter name=^$(PROJECT)_secure$$)" ]; then \
+	  echo "these volumes belong to a cluster with logins: make up SECURE=1, or make up OPEN=1 to serve its records to every client without one"; exit 1; \
+	fi
+endef
+
 up: ## an etcd and three brokers in containers, clients at 127.0.0.1:9092; SECURE=1 adds TLS, logins and access rules: docs/compose.md
+ifndef SECURE
+	$(not_secured)
+endif
 	@$(COMPOSED) build broker-1
 ifdef SECURE
-	@$(COMPOSED) run --rm --no-deps -T certificates
+	@$(COMPOSED) run --rm --no-deps -T certificates >/dev/null
 	@$(COMPOSED) up -d --no-build etcd
 	$(call healthy,etcd)
 	@for user in admin broker; do \
@@ -239,16 +252,18 @@ endif
 	$(call healthy,etcd broker-1 broker-2 broker-3)
 ifdef SECURE
 	@mkdir -p $(CLIENT) && chmod 700 $(CLIENT)
-	@docker cp $$($(COMPOSED) ps -q broker-1):/etc/lowtide/client/. $(CLIENT) >/dev/null
+	@$(COMPOSED) run --rm --no-deps -T --entrypoint python3 certificates -c $(AS_TAR) | tar -C $(CLIENT) --no-same-owner -xf -
 	@echo "user admin may do everything: kcat -F $(CLIENT)/admin.conf -L"
 endif
+	@docker exec $$($(COMPOSED) ps -q broker-1) python3 -c $(TELL_PLAIN)
 	@echo "three brokers at 127.0.0.1:$${PORT_1:-9092}, 127.0.0.1:$${PORT_2:-9093} and 127.0.0.1:$${PORT_3:-9094}"
+	@echo "console and metrics, with a login, at $(if $(SECURE),https,http)://127.0.0.1:$${HTTP_PORT_1:-9644}/console/ and /metrics: docs/compose.md"
 
 observe: ## a Prometheus and a Grafana beside what `make up` has started, at 127.0.0.1:9090 and :3000; with SECURE=1 as that was
 	@$(COMPOSED) --profile observe up -d --no-build observer prometheus grafana
 
 down: ## stop them; their data stay in volumes (make down ARGS=--volumes removes them), with SECURE=1 as they were started
-	@$(COMPOSED) down $(ARGS)
+	@$(COMPOSED) --profile observe down $(ARGS)
 
 clean: ## remove what was built and installed, not ./data
 	@rm -rf $(VENV) build dist protocol/native/*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

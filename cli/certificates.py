@@ -15,6 +15,7 @@ from lowtide.broker.lifecycle.secure_material import (
     BROKER_PROPERTIES,
     LISTENER,
     LOOPBACK_HOSTS,
+    SHARED,
     Material,
     broker_settings,
     properties,
@@ -46,6 +47,8 @@ def certificates(
 ) -> ExitCode:
     """Create an authority, certificates, passwords and settings for a cluster with TLS, logins by SCRAM and an authorizer.
 
+    Its folders `brokers` and `etcd` have what those machines need; the authority's key and the passwords stay outside of them.
+
     Called again, it renews certificates that are near their end or lack a host, and leaves the rest. Brokers take renewed files over while
     they run.
     """
@@ -54,6 +57,7 @@ def certificates(
     try:
         material = maker.make(directory, [*loopback, *(host or [])], [*loopback, *etcd_host] if etcd_host else ())
         maker.write(f"{material.directory}/{BROKER_PROPERTIES}", properties(broker_settings(material, listener)))
+        maker.share(material)
         write_client_files(maker, material, bootstrap_server, f"{material.directory}/{CLIENT_FOLDER}", client_path)
     except StorageError as error:
         raise CommandError(f"{error}.") from error
@@ -68,6 +72,7 @@ def _print(call: Call, material: Material) -> None:
     if call.output is Output.JSON:
         print_json({"directory": material.directory, "files": files, "users": [ADMIN, BROKER]})
         return
-    print(*files, f"{material.directory}/{CLIENT_FOLDER}/", sep="\n")
+    shared = [f"{material.directory}/{name}/" for name in (*SHARED, CLIENT_FOLDER) if Path(f"{material.directory}/{name}").is_dir()]
+    print(*files, *shared, sep="\n")
     for user in (ADMIN, BROKER):
         print(f"before the first start: lowtide users add {user} --log-dirs LOG_DIR --password-file {material.directory}/{user}.password")

@@ -2,7 +2,9 @@
 
     python examples/spark_trim.py [HOST:PORT]
 
-It needs `pip install '.[pipeline]'` in Lowtide's folder, and Java 17 or newer. The stream reads orders, adds them up by customer, writes the sums as
+It needs `pip install '.[pipeline]'` in Lowtide's folder, and Java 17 or newer.
+
+The stream reads orders, adds them up by customer, writes the sums as
 Parquet, and with `trim=commit` deletes a micro-batch once Spark's checkpoint has it.
 """
 

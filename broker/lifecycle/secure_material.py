@@ -10,6 +10,9 @@ Files of a folder, each readable by its owner alone, but for `ca.pem`:
 | `broker.properties` | settings of brokers: TLS, SCRAM-SHA-512, the authorizer |
 | `admin.password`, `broker.password` | of the users, one line each |
 
+`Maker.share` copies what each kind of machine needs into a folder: `brokers/` and `etcd/`. The authority's key and the passwords are in
+neither.
+
 The users `admin` and `broker` are superusers; their credentials are in the metadata (`first_users`). What is there stays: passwords and the
 authority's key are never replaced. The authority's certificate is renewed with the same key, so certificates that it has signed stay valid.
 """
@@ -44,6 +47,14 @@ PASSWORD_BITS: Final = 192
 AUTHORITY_NAME: Final = "Lowtide authority"
 BROKER_PROPERTIES: Final = "broker.properties"
 CA_FILE: Final = "ca.pem"
+ETCD_PEM: Final = "etcd.pem"
+METADATA_PEM: Final = "metadata.pem"
+
+SHARED: Final = {
+    "brokers": (CA_FILE, "broker.pem", BROKER_PROPERTIES, METADATA_PEM),
+    "etcd": (CA_FILE, ETCD_PEM, METADATA_PEM),
+}
+"""The files that a broker and an etcd need, by the name of the folder. The health check of an etcd logs in with `metadata.pem`."""
 
 
 class Material(msgspec.Struct, frozen=True):
@@ -83,6 +94,21 @@ class Maker(msgspec.Struct, frozen=True):
         except OSError as error:
             raise StorageError(error.filename or directory, f"the file can't be used: {error.strerror or error}") from error
 
+    def share(self, material: Material) -> None:
+        """Copies the files of `SHARED` that exist into a folder for each kind of machine. Errors: StorageError."""
+        try:
+            for folder, names in SHARED.items():
+                present = [name for name in names if self.files.exists(f"{material.directory}/{name}")]
+                if folder == "etcd" and ETCD_PEM not in present:
+                    continue
+                self.files.make_directories(f"{material.directory}/{folder}")
+                for name in present:
+                    mode = PUBLIC_MODE if name == CA_FILE else SECRET_MODE
+                    content = self.files.read_bytes(f"{material.directory}/{name}")
+                    self.files.replace_file(f"{material.directory}/{folder}/{name}", content, mode=mode)
+        except OSError as error:
+            raise StorageError(error.filename or material.directory, f"the file can't be copied: {error.strerror or error}") from error
+
     def write(self, path: str, text: str) -> None:
         """Replace a file that only its owner may read. Errors: OSError."""
         self.files.replace_file(path, text.encode(), mode=SECRET_MODE)
@@ -92,8 +118,8 @@ class Maker(msgspec.Struct, frozen=True):
         authority = self._authority(directory)
         self._certificate(f"{directory}/broker.pem", authority, BROKER, hosts)
         if etcd_hosts:
-            self._certificate(f"{directory}/etcd.pem", authority, "etcd", etcd_hosts)
-            self._certificate(f"{directory}/metadata.pem", authority, BROKER, ())
+            self._certificate(f"{directory}/{ETCD_PEM}", authority, "etcd", etcd_hosts)
+            self._certificate(f"{directory}/{METADATA_PEM}", authority, BROKER, ())
 
     def _authority(self, directory: str) -> Certified:
         """Errors: OSError, StorageError."""

@@ -18,7 +18,6 @@ from lowtide.broker.audit.audit_log import AuditEvent
 from lowtide.broker.config.http_listeners import HTTPS
 from lowtide.broker.config.key import number
 from lowtide.broker.config.leader_balance import balance_rules
-from lowtide.broker.config.open_listeners import open_beyond_loopback
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.share.enabled import share_groups_enabled
@@ -40,6 +39,7 @@ from lowtide.broker.lifecycle.listener_security import listener_security, peer_l
 from lowtide.broker.lifecycle.loop_health import LoopHealth
 from lowtide.broker.lifecycle.memory_upkeep import MemoryUpkeep
 from lowtide.broker.lifecycle.partition_parts import build_partitions
+from lowtide.broker.lifecycle.start_lines import tell_open_listeners
 from lowtide.broker.network.admission import connection_limits
 from lowtide.broker.network.answer_files import AnswerFiles
 from lowtide.broker.network.connection_host import ConnectionHost
@@ -88,6 +88,7 @@ class Serving:
     def __init__(self, base: BrokerBase, session: MetadataSession, log_manager: LogManager, pieces: Iterable[Callable[[], object]]) -> None:
         """`pieces` are called once a second, besides what the parts have to do then."""
         self._base = base
+        self._session = session
         config, ports = base.configs.current, base.ports
         self._certificates = ListenerCertificates(config, base.log)
         self._logins = ListenerLogins(base, lambda: session.image)
@@ -251,9 +252,7 @@ class Serving:
         await self._certificates.load()
         if certificates:
             base.tasks.spawn(self._certificates.watch(number(config.values["lowtide.tls.reload.interval.ms"])), name="certificates")
-        if open_to_all := open_beyond_loopback(config):
-            remedy = "listen on 127.0.0.1, or let clients log in: SASL_SSL, as docs/security.md has it"
-            base.log.warning("clients of other machines are served without a login", listeners=open_to_all, remedy=remedy)
+        tell_open_listeners(config, self._session.image, base.log)
         await self._logins.load()
         ports = await open_listeners(self.server, config.listeners, listener_security(config, certificates, self._logins.by_listener))
         await self.http.listen(lambda: certificates[HTTPS].context)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from lowtide.broker.config.listeners import Listener
+from lowtide.broker.config.open_listeners import open_beyond_loopback, protection_left_out
 from lowtide.protocol.native import why_plain
 from lowtide.runtime.name_resolution import unresolved
+
+if TYPE_CHECKING:
+    from lowtide.broker.config.broker_config import BrokerConfig
+    from lowtide.metadata.image import MetadataImage
 
 RESOLVED_WITHIN_S: Final = 5.0
 """More than a resolver takes that is reachable: the default of resolv.conf for one attempt."""
@@ -25,6 +30,16 @@ def tell_plain_walk(log: Any) -> None:
     if reason := why_plain():
         remedy = "install a C compiler and Python's headers (Debian: gcc python3-dev) and then Lowtide again, or a wheel"
         log.warning("Python walks over records, which is slower than the compiled module", reason=reason, remedy=remedy)
+
+
+def tell_open_listeners(config: BrokerConfig, image: MetadataImage, log: Any) -> None:
+    """Warns where other machines are served without a login, once more where the metadata have users or access rules."""
+    if open_to_all := open_beyond_loopback(config):
+        remedy = "listen on 127.0.0.1, or let clients log in: SASL_SSL, as docs/security.md has it"
+        log.warning("clients of other machines are served without a login", listeners=open_to_all, remedy=remedy)
+    if left_out := protection_left_out(config, image):
+        remedy = "start it with the settings that secure the other brokers, such as authorizer.class.name and SASL_SSL"
+        log.warning("the users and access rules of this cluster have no effect on this broker", **left_out, remedy=remedy)
 
 
 async def warn_of_unresolved(advertised: Sequence[Listener], log: Any, look_up: Unresolved = unresolved) -> None:

@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 UP_LIMIT_S = 600
 CLIENT_LIMIT_S = 60
 TOPIC = "numbers"
+BROKER_FILES = ["broker.pem", "broker.properties", "ca.pem", "metadata.pem"]
 
 
 def run(*words: str, limit_s: float = CLIENT_LIMIT_S, text: str = "", environment: dict[str, str] | None = None) -> str:
@@ -52,8 +53,11 @@ class Containers:
     """The cluster, on its own ports, under its own project name."""
 
     def __init__(self) -> None:
-        self.ports = free_ports(3)
-        self._environment = {"COMPOSE_PROJECT_NAME": "lowtide-test"} | {f"PORT_{n}": str(port) for n, port in enumerate(self.ports, 1)}
+        ports = free_ports(6)
+        self.ports, http_ports = ports[:3], ports[3:]
+        self._environment = {"COMPOSE_PROJECT_NAME": "lowtide-test"}
+        self._environment |= {f"PORT_{n}": str(port) for n, port in enumerate(self.ports, 1)}
+        self._environment |= {f"HTTP_PORT_{n}": str(port) for n, port in enumerate(http_ports, 1)}
 
     @property
     def bootstrap(self) -> str:
@@ -110,7 +114,11 @@ def test_a_secure_cluster_in_containers(containers: Containers) -> None:
         conf = str(ROOT / "build/secure/admin.conf")
         run("kcat", "-F", conf, "-P", "-t", TOPIC, "-X", "acks=all", text="1\n2\n")
         assert run("kcat", "-F", conf, "-C", "-t", TOPIC, "-e", "-q").split() == ["1", "2"]
+        containers.make("down", "SECURE=1")
+        with pytest.raises(AssertionError, match="volumes belong to a cluster with logins"):
+            containers.make("up")
         containers.make("up", "SECURE=1")
         assert run("kcat", "-F", conf, "-C", "-t", TOPIC, "-e", "-q").split() == ["1", "2"]
+        assert run("docker", "exec", containers.container(1), "ls", "/etc/lowtide").split() == BROKER_FILES
     finally:
         containers.make("down", "SECURE=1", "ARGS=--volumes")

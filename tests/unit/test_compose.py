@@ -14,6 +14,7 @@ import yaml
 
 from lowtide.broker.config.broker_config import BROKER_KEYS, load_config
 from lowtide.broker.config.sources import from_environment
+from lowtide.broker.lifecycle.secure_material import SHARED
 from lowtide.metadata.etcd_address import parse_address
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -86,26 +87,27 @@ def test_addresses_inside_and_outside(number: int, port: int):
     inside, outside = settings(name)["LOWTIDE_ADVERTISED_LISTENERS"].split(",")
     assert inside == f"INSIDE://{name}:19092"
     assert outside == f"OUTSIDE://127.0.0.1:{port}"
-    published = re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", SERVICES[name]["ports"][0])
+    published, http = (re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", each) for each in SERVICES[name]["ports"])
+    assert http == f"127.0.0.1:{9643 + number}:9644", "the console and the metrics"
     listening = dict(text.split("://0.0.0.0:") for text in settings(name)["LOWTIDE_LISTENERS"].split(","))
     assert published == f"127.0.0.1:{port}:{listening['OUTSIDE']}"
     assert listening[settings(name)["LOWTIDE_INTER_BROKER_LISTENER_NAME"]] == "19092"
 
 
-READY = "http://127.0.0.1:9644/health/ready"
+READY = "http://127.0.0.1:{}/health/ready"
 
 
 def test_the_health_check_asks_whether_the_broker_is_ready():
-    """From within the container, where no login is needed; with TLS and logins too. The image alone has the same check."""
+    """At a listener on the container's loopback, where no login is needed; with TLS and logins too. The image alone has the same check."""
     for name in BROKERS:
         code = SERVICES[name]["healthcheck"]["test"][-1]
         compile(code, name, "exec")
-        assert READY in code
-        assert settings(name)["LOWTIDE_HTTP_LISTENERS"] == "http://0.0.0.0:9644"
-        assert "http://127.0.0.1:9644" in SECURE["services"][name]["environment"]["LOWTIDE_HTTP_LISTENERS"].split(",")
+        assert READY.format(9643) in code
+        assert settings(name)["LOWTIDE_HTTP_LISTENERS"] == "http://127.0.0.1:9643,http://0.0.0.0:9644"
+        assert "http://127.0.0.1:9643" in SECURE["services"][name]["environment"]["LOWTIDE_HTTP_LISTENERS"].split(",")
         assert "healthcheck" not in SECURE["services"][name]
     (check,) = [line for line in INSTRUCTIONS if line.startswith("HEALTHCHECK")]
-    assert READY in check
+    assert READY.format(9644) in check
 
 
 def test_the_images_below_are_build_arguments():
@@ -145,17 +147,19 @@ def test_the_image_has_only_the_package():
 def test_the_page_names_every_variable():
     """The variables that `make up` passes on, and no others."""
     text = "".join((ROOT / name).read_text(encoding="utf-8") for name in ("docker-compose.yml", "docker-compose.secure.yml"))
-    assert set(re.findall(r"`([A-Z][A-Z_0-9]+)`", PAGE)) - {"LOWTIDE_LOG_RETENTION_MS", "LOWTIDE_ADVERTISED_LISTENERS"} == set(
-        re.findall(r"\$\{(\w+):-", text)
-    )
+    assert set(re.findall(r"`([A-Z][A-Z_0-9]+)`", PAGE)) - {
+        "LOWTIDE_LOG_RETENTION_MS",
+        "LOWTIDE_ADVERTISED_LISTENERS",
+        "DAC_OVERRIDE",
+    } == set(re.findall(r"\$\{(\w+):-", text))
 
 
 # ------------------------------------------------------------------ make up SECURE=1
 def test_a_secure_cluster_has_the_same_services_and_one_that_makes_certificates():
     assert set(SECURE["services"]) == {"certificates", "etcd", *BROKERS, "observer", "prometheus"}
     plain, secure = ((ROOT / f"observability/prometheus/{name}.yml").read_text(encoding="utf-8") for name in ("compose", "compose-secure"))
-    expected = yaml.safe_load(plain.replace(":9644", ":9645"))
-    expected["scrape_configs"][0] |= {"scheme": "https", "tls_config": {"ca_file": "/etc/lowtide/ca.pem"}}
+    expected = yaml.safe_load(plain)
+    expected["scrape_configs"][0] |= {"scheme": "https", "tls_config": {"ca_file": "/run/observer/ca.pem"}}
     assert yaml.safe_load(secure) == expected, "the same scrape, over TLS"
     assert "/etc/prometheus/compose-secure.yml" in SECURE["services"]["prometheus"]["command"][0]
     assert SECURE["version"] == COMPOSE["version"], "the older compose wants one version"
@@ -167,7 +171,7 @@ def test_a_secure_broker_listens_with_logins_alone_and_cannot_write_its_certific
     service = SECURE["services"][name]
     given = from_environment(settings(name) | service["environment"], BROKER_KEYS)
     assert given["listener.security.protocol.map"].text == "INSIDE:SASL_SSL,OUTSIDE:SASL_SSL"
-    assert service["volumes"] == ["secure:/etc/lowtide:ro"]
+    assert service["volumes"] == ["secure-brokers:/etc/lowtide:ro"]
 
 
 def test_the_etcd_takes_certificates_alone_and_is_otherwise_the_same():
@@ -176,6 +180,28 @@ def test_the_etcd_takes_certificates_alone_and_is_otherwise_the_same():
     assert not any("http://" in word for word in words)
     kept = [word for word in open_words if "http://" not in word]
     assert [word for word in words if word in kept] == kept
+
+
+def test_who_serves_sees_no_secret_of_others():
+    """The authority's key and the administrator's password are in the volume `secure`: of what runs on, nothing has it."""
+    holders = {
+        name for name, service in SECURE["services"].items() if any(each.startswith("secure:") for each in service.get("volumes", ()))
+    }
+    assert holders == {"certificates", "observer"}, "these two end when they have done their work"
+    assert SECURE["services"]["etcd"]["volumes"] == ["secure-etcd:/etc/lowtide:ro"]
+    folders = {f"secure-{name}:/etc/lowtide/{name}" for name in SHARED}
+    assert set(SECURE["services"]["certificates"]["volumes"]) == folders | {"secure:/etc/lowtide"}
+    assert all(f"/etc/lowtide/{name}" in DOCKERFILE for name in SHARED)
+
+
+@pytest.mark.parametrize("service", ["etcd", *BROKERS, "certificates"])
+def test_a_container_can_do_little(service: str):
+    """Its root file system is read-only, it has no right of root, and gains none."""
+    found = SERVICES.get(service) or SECURE["services"][service]
+    assert found["read_only"] is True
+    assert found["cap_drop"] == ["ALL"]
+    assert found["security_opt"] == ["no-new-privileges:true"]
+    assert found.get("cap_add", []) == (["DAC_OVERRIDE"] if service == "etcd" else [])
 
 
 def test_certificates_are_for_the_names_by_which_services_are_reached():
@@ -192,7 +218,7 @@ def test_no_secret_is_in_the_files():
     for name in ("docker-compose.yml", "docker-compose.secure.yml", "Dockerfile", "Makefile"):
         text = (ROOT / name).read_text(encoding="utf-8")
         assert not re.search(r"BEGIN (CERTIFICATE|.*KEY)|(?i:password)[=:] *[\w\"]", text), name
-    assert "chown 10001:10001 /var/lib/lowtide /etc/lowtide" in DOCKERFILE
+    assert "chown -R 10001:10001 /var/lib/lowtide /etc/lowtide" in DOCKERFILE
 
 
 def test_the_image_says_what_it_is_and_works_as_it_is():

@@ -55,6 +55,32 @@ def test_the_packages_of_an_extra_are_those_of_the_project(tree: Path) -> None:
     assert not {"pyspark", "uvloop"} & names
 
 
+def test_what_observes_is_stopped_with_the_rest(tree: Path) -> None:
+    """Version 2 of compose stops the services of a profile only where the profile is named."""
+    (line,) = [line for line in steps(tree, "down", "COMPOSE=compose") if "down" in line]
+    assert line.split() == ["compose", "--profile", "observe", "down"]
+
+
+@pytest.mark.parametrize(("volumes", "given", "refused"), [("x_secure", {}, True), ("", {}, False), ("x_secure", {"OPEN": "1"}, False)])
+def test_volumes_of_a_secure_cluster_are_not_opened_by_mistake(tree: Path, volumes: str, given: dict[str, str], refused: bool) -> None:
+    """`make up` over them would serve everything without a login; `docker` and `compose` are stubs that print their arguments."""
+    stub = tree / "stub"
+    stub.mkdir()
+    (stub / "docker").write_text(f"""#!/bin/sh
+case "$*" in *'name=^x_secure$') echo {volumes} ;; inspect*) echo healthy ;; esac
+""")
+    (stub / "compose").write_text(f'#!/bin/sh\necho "$@" >> {tree}/calls\n')
+    for each in stub.iterdir():
+        each.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{stub}:{os.environ['PATH']}", "COMPOSE_PROJECT_NAME": "x", **given}
+    done = subprocess.run(
+        ["make", "up", "COMPOSE=compose"], cwd=tree, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode != 0) is refused, done.stdout + done.stderr
+    assert ("make up SECURE=1" in done.stdout) is refused
+    assert (tree / "calls").exists() is not refused
+
+
 @pytest.mark.parametrize("reason", [None, "it was not compiled when Lowtide was installed"])
 def test_an_installation_without_a_compiler_says_so(tree: Path, reason: str | None) -> None:
     """In one line; pip keeps the warning of the build for itself."""

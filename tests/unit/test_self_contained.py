@@ -95,7 +95,7 @@ def test_sources_that_are_named_are_public():
 
 
 def test_nothing_is_installed_by_a_name_that_no_index_has():
-    """Until Lowtide is published, somebody else could publish a package of its name. It is installed from a path."""
+    """Until Lowtide is published, a stranger could publish a package of its name. It is installed from a path."""
     by_name = re.compile(r"pip install [^\n`]*?(?<![/.\w-])lowtide(?![-\w*.]).*")
     assert found(by_name) == []
 

@@ -24,6 +24,14 @@ def test_a_folder_has_what_brokers_and_clients_need(tmp_path: Path, capsys) -> N
     listeners = {"listeners": "INSIDE://127.0.0.1:0", "listener.security.protocol.map": "INSIDE:SASL_SSL"}
     assert load_config(given=given, settings=listeners).inter_broker_listener == "INSIDE"
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    for kind, names in {
+        "brokers": {"ca.pem", "broker.pem", "broker.properties", "metadata.pem"},
+        "etcd": {"ca.pem", "etcd.pem", "metadata.pem"},
+    }.items():
+        copies = {path.name: path for path in (folder / kind).iterdir()}
+        assert set(copies) == names, "each machine has what it needs: neither the authority's key nor a password"
+        assert all(path.read_bytes() == (folder / name).read_bytes() for name, path in copies.items())
+        assert {name for name, path in copies.items() if path.stat().st_mode & 0o077} == {"ca.pem"}
     assert main.main([*words, "--output", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["users"] == ["admin", "broker"]
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before

@@ -1,7 +1,7 @@
 """A log under any sequence of operations, stops, crashes and power cuts, beside a model that is a plain list.
 
-Protected: D5-D7, D9-D12, R1-R3, S1, S3 and S5 of docs/invariants.md, as far as one replica can violate them. The simulated disk loses, keeps
-and tears unsynced changes at random.
+Protected: D5-D7, D9-D12, R1-R3, S1, S3 and S5 of docs/invariants.md, as far as one replica can violate them. The simulated disk loses,
+keeps and tears unsynced changes at random.
 """
 
 from __future__ import annotations
