@@ -12,8 +12,12 @@ from lowtide.cli.call import NetworkCall
 from lowtide.cli.outcome import ExitCode, misused
 from lowtide.cli.results import report_each
 
-SetOption = Annotated[list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="set a key; may be repeated")]
-UnsetOption = Annotated[list[str] | None, typer.Option("--unset", "-u", metavar="KEY", help="have the default hold again; may be repeated")]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", "-s", "--config", "-c", metavar="KEY=VALUE", help="set a key; may be repeated")
+]
+UnsetOption = Annotated[
+    list[str] | None, typer.Option("--unset", "-u", "--delete-config", metavar="KEY", help="have the default hold again; may be repeated")
+]
 ValidateOnlyOption = Annotated[bool, typer.Option("--validate-only", help="say whether it could be done, and do nothing")]
 
 

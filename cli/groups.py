@@ -121,8 +121,10 @@ async def reset(
     topic: Annotated[
         list[str] | None, typer.Option("--topic", "-t", metavar="TOPIC[:PARTITIONS]", help="without it what the group has committed for")
     ] = None,
-    to: Annotated[str | None, typer.Option("--to", metavar="WHERE", help="earliest, latest, or an offset")] = None,
-    to_time: Annotated[str | None, typer.Option("--to-time", metavar="TIME", help="the first record of then or later")] = None,
+    to: Annotated[str | None, typer.Option("--to", "--to-offset", metavar="WHERE", help="earliest, latest, or an offset")] = None,
+    to_time: Annotated[
+        str | None, typer.Option("--to-time", "--to-datetime", metavar="TIME", help="the first record of then or later")
+    ] = None,
     shift_by: Annotated[int | None, typer.Option("--shift-by", metavar="N", help="so many records on, or back if it is negative")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would be set, and set nothing")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="don't ask")] = False,

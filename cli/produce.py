@@ -18,8 +18,8 @@ import typer
 
 from lowtide.admin.errors import AdminError
 from lowtide.admin.settings import SettingsError
+from lowtide.admin.wanted_offsets import parse_partitions
 from lowtide.cli.call import SettingsCall, network_error, unhurried
-from lowtide.cli.one_partition import one_partition
 from lowtide.cli.outcome import CommandError, ExitCode, misused
 from lowtide.cli.printing import Output, plural, print_json, remark
 from lowtide.cli.record_lines import LineError, LineForm, LineReader
@@ -66,7 +66,7 @@ def produce(  # its options are its parameters
     A record is done when all in-sync replicas have it. Retries neither lose nor double one. With --format json a line is an object with
     value, and perhaps key, headers and timestamp.
     """
-    to = one_partition(target, otherwise=-1)
+    to = _target(target)
     if compression not in _COMPRESSIONS:
         raise misused(f"--compression {compression} is not possible: allowed are {', '.join(_COMPRESSIONS)}.")
     try:
@@ -89,6 +89,17 @@ def produce(  # its options are its parameters
     else:
         print(f"{to.topic}: {plural(written, 'record')}")
     return ExitCode.DONE
+
+
+def _target(text: str) -> TopicPartition:
+    """Returns the partition in `topic:number`; for `topic` alone its number is -1. Errors: CommandError."""
+    try:
+        topic, numbers = parse_partitions(text)
+    except ValueError as error:
+        raise misused(f"{error}.") from None
+    if numbers is not None and len(numbers) != 1:
+        raise misused("one partition at a time, as in flights:3.")
+    return TopicPartition(topic, -1 if numbers is None else numbers[0])
 
 
 def lines_of(pieces: Iterable[bytes]) -> Iterator[list[bytes]]:

@@ -21,8 +21,8 @@ from lowtide.protocol.records import Header
 _SHOWN: Final = 60
 """Bytes of a line in a message."""
 
-_KNOWN: Final = frozenset({"key", "value", "headers", "timestamp", "offset", "decoded"})
-"""Of an object; the last two are what `records show` prints besides, and mean nothing here."""
+_KNOWN: Final = frozenset({"key", "value", "headers", "timestamp", "offset", "partition", "decoded"})
+"""Of an object. The last three are what `records show` prints besides, and have no effect here."""
 
 _TIMESTAMP_MAX: Final = 2**63 - 1
 

@@ -1,20 +1,22 @@
-"""`lowtide records show`: records of a partition, as they are."""
+"""`lowtide records show`: records of one or more partitions, as they are."""
 
 from __future__ import annotations
 
+import asyncio
 import sys
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
 import typer
 
+from lowtide.admin.cluster_view import TopicDescription
 from lowtide.admin.errors import AdminError, BrokerAnsweredError
 from lowtide.admin.offsets import ListedOffset, OffsetSpec, Timestamp
 from lowtide.admin.records import FetchedRecords
-from lowtide.admin.wanted_offsets import parse_offset, parse_time
+from lowtide.admin.wanted_offsets import parse_offset, parse_partitions, parse_time
 from lowtide.cli.call import NetworkCall, network
 from lowtide.cli.coordinator_records import decoded, in_words
-from lowtide.cli.one_partition import one_partition
 from lowtide.cli.outcome import CommandError, ExitCode, misused
 from lowtide.cli.printing import Output, moment, print_json_line, remark
 from lowtide.cli.record_format import Form, record_text, record_value
@@ -36,10 +38,15 @@ ENDLESS: Final = 1 << 63
 """More than any offset, and any number of records."""
 
 
+Place = OffsetSpec | Timestamp | Offset
+"""Where to begin or to end, as it was given."""
+
+
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be shown. `end` is exclusive."""
+    """What is to be shown of a partition. `end` is exclusive. `named`: each line says which partition it is of."""
 
     partition: TopicPartition
+    named: bool
     end: Offset
     count: int
     form: Form
@@ -50,7 +57,9 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 @network
 async def show(
     call: NetworkCall,
-    partition: Annotated[str, typer.Argument(metavar="TOPIC[:PARTITION]", help="flights, which is flights:0, or flights:3")],
+    partitions: Annotated[
+        str, typer.Argument(metavar="TOPIC[:PARTITIONS]", help="all partitions of a topic, as in flights, or some, as in flights:0,2-4")
+    ],
     *,
     first: Annotated[
         str | None, typer.Option("--from", metavar="WHERE", help="an offset or a time; without it where the log starts")
@@ -59,7 +68,15 @@ async def show(
         str | None, typer.Option("--to", metavar="WHERE", help="an offset or a time, exclusive; without it where the log ends")
     ] = None,
     count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, metavar="N", help=f"at most so many; {COUNT}, or with --follow without end")
+        int | None,
+        typer.Option(
+            "--count",
+            "-n",
+            "--max-messages",
+            min=1,
+            metavar="N",
+            help=f"at most so many of each partition; {COUNT}, or with --follow without end",
+        ),
     ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="go on with what comes, until Ctrl-C; without --from only with that")
@@ -68,21 +85,61 @@ async def show(
     control: Annotated[bool, typer.Option("--control", help="also the markers that end transactions")] = False,
     read_committed: Annotated[bool, typer.Option("--read-committed", help="leave out what was aborted, or isn't committed so far")] = False,
 ) -> ExitCode:
-    """Show records of a partition: offset, time, key, value, headers.
+    """Show records: offset, time, key, value, headers. With several partitions each line begins with the number of its partition.
 
     With --output json each record is an object in a line of its own. Records of __consumer_offsets and __transaction_state are decoded.
     """
-    key = one_partition(partition, otherwise=0)
     if follow and end is not None:
         raise misused("--follow and --to are not possible together.")
-    start = await _place(call, key, first, OffsetSpec.LATEST if follow else OffsetSpec.EARLIEST)
-    stop = ENDLESS if follow else await _place(call, key, end, OffsetSpec.LATEST)
-    at_most = count or (ENDLESS if follow else COUNT)
-    wanted = Wanted(partition=key, end=stop, count=at_most, form=form, control=control, read_committed=read_committed)
-    if first is not None and start >= stop:
-        remark(f"{key}: nothing is between {start} and {stop}, where it ends.")
-    await _show(call, wanted, start, follow=follow)
-    return ExitCode.DONE
+    begins = _place_of(first, OffsetSpec.LATEST if follow else OffsetSpec.EARLIEST)
+    ends = ENDLESS if follow else _place_of(end, OffsetSpec.LATEST)
+    keys = await _chosen(call, partitions)
+
+    async def shown(key: TopicPartition) -> None:
+        start, stop = await _offset_at(call, key, begins), await _offset_at(call, key, ends)
+        wanted = Wanted(
+            partition=key,
+            named=len(keys) > 1,
+            end=stop,
+            count=count or (ENDLESS if follow else COUNT),
+            form=form,
+            control=control,
+            read_committed=read_committed,
+        )
+        if first is not None and start >= stop:
+            remark(f"{key}: nothing is between {start} and {stop}, where it ends.")
+        await _show(call, wanted, start, follow=follow)
+
+    if len(keys) == 1 or follow:
+        await asyncio.gather(*map(shown, keys))
+        return ExitCode.DONE
+    return await _one_after_the_other(keys, shown)
+
+
+async def _one_after_the_other(keys: Sequence[TopicPartition], shown: Callable[[TopicPartition], Awaitable[None]]) -> ExitCode:
+    """Shows each partition, also after one that fails, whose error becomes a remark."""
+    failed = False
+    for key in keys:
+        try:
+            await shown(key)
+        except (CommandError, AdminError) as error:
+            remark(str(error))
+            failed = True
+    return ExitCode.FAILED if failed else ExitCode.DONE
+
+
+async def _chosen(call: NetworkCall, text: str) -> list[TopicPartition]:
+    """Returns the partitions that `topic` or `topic:0,2-4` names. Errors: CommandError, AdminError."""
+    try:
+        topic, numbers = parse_partitions(text)
+    except ValueError as error:
+        raise misused(f"{error}.") from None
+    if numbers is None:
+        described = (await call.client.describe_topics([topic], timeout=call.timeout_ms / 1000))[topic]
+        if not isinstance(described, TopicDescription):
+            raise CommandError(f"{described}.")
+        numbers = sorted(described.partitions)
+    return [TopicPartition(topic, number) for number in numbers]
 
 
 async def _show(call: NetworkCall, wanted: Wanted, offset: Offset, *, follow: bool) -> None:
@@ -125,29 +182,31 @@ async def _fetched(call: NetworkCall, wanted: Wanted, offset: Offset, *, follow:
     raise CommandError(message)
 
 
-async def _place(call: NetworkCall, partition: TopicPartition, text: str | None, otherwise: OffsetSpec) -> Offset:
-    """The offset that is meant. Errors: CommandError, AdminError."""
-    place: OffsetSpec | Timestamp = otherwise
-    if text is not None:
-        try:
-            if text == "end" or (text.isascii() and text.isdigit() and len(text) < len("1600000000000")):
-                offset = parse_offset(text)
-                if offset >= 0:
-                    return offset
-                place = OffsetSpec.LATEST
-            else:
-                place = Timestamp(parse_time(text))
-        except ValueError as error:
-            raise misused(f"{error}.") from None
-    found = (await call.client.list_offsets({partition: place}, timeout=call.timeout_ms / 1000))[partition]
-    if isinstance(found, AdminError):
-        raise CommandError(f"{found}.")
-    if found.offset >= 0:
-        return found.offset
-    end = (await call.client.list_offsets({partition: OffsetSpec.LATEST}, timeout=call.timeout_ms / 1000))[partition]
-    if not isinstance(end, ListedOffset):
-        raise CommandError(f"{end}.")
-    return end.offset
+def _place_of(text: str | None, otherwise: OffsetSpec) -> Place:
+    """Returns the offset or the time that a text names. Errors: CommandError."""
+    if text is None:
+        return otherwise
+    try:
+        if text == "end" or (text.isascii() and text.isdigit() and len(text) < len("1600000000000")):
+            offset = parse_offset(text)
+            return offset if offset >= 0 else OffsetSpec.LATEST
+        return Timestamp(parse_time(text))
+    except ValueError as error:
+        raise misused(f"{error}.") from None
+
+
+async def _offset_at(call: NetworkCall, partition: TopicPartition, place: Place) -> Offset:
+    """Returns the offset of a place; where a time is later than all records, the end of the log. Errors: CommandError, AdminError."""
+    if not isinstance(place, (OffsetSpec, Timestamp)):
+        return place
+    for each in dict.fromkeys((place, OffsetSpec.LATEST)):
+        found = (await call.client.list_offsets({partition: each}, timeout=call.timeout_ms / 1000))[partition]
+        if isinstance(found, AdminError):
+            raise CommandError(f"{found}.")
+        offset = found.offset
+        if offset >= 0:
+            break
+    return offset
 
 
 def readable(fetched: FetchedRecords, offset: Offset, wanted: Wanted) -> tuple[list[Record | dict[str, Any]], Offset]:
@@ -188,15 +247,19 @@ def _marker(offset: Offset, timestamp: int, producer_id: int, kind: str | None) 
 
 
 def _print(output: Output, row: Record | dict[str, Any], wanted: Wanted) -> None:
+    number = wanted.partition.partition
+    where = f"{number}:" if wanted.named else ""
     if isinstance(row, dict):
         if output is Output.JSON:
-            print_json_line(row)
+            print_json_line({"partition": number} | row)
         else:
-            print(f"{row['offset']}  {moment(row['timestamp'])}  {row['control'] or 'control'} marker of producer {row['producer_id']}")
+            print(
+                f"{where}{row['offset']}  {moment(row['timestamp'])}  {row['control'] or 'control'} marker of producer {row['producer_id']}"
+            )
         return
     said = decoded(wanted.partition.topic, row.key, row.value)
     if output is Output.JSON:
-        print_json_line(record_value(row, wanted.form) | ({} if said is None else {"decoded": said}))
+        print_json_line({"partition": number} | record_value(row, wanted.form) | ({} if said is None else {"decoded": said}))
     else:
         text = record_text(row, wanted.form) if said is None else in_words(said)
-        print(f"{row.offset}  {moment(row.timestamp)}  {text}")
+        print(f"{where}{row.offset}  {moment(row.timestamp)}  {text}")

@@ -80,8 +80,10 @@ async def create(
     partitions: Annotated[
         int | None, typer.Option("--partitions", "-p", min=1, metavar="N", help="without it what the brokers are set to")
     ] = None,
-    replicas: Annotated[int | None, typer.Option("--replicas", "-r", min=1, metavar="N", help="of each partition; likewise")] = None,
-    config: Annotated[list[str] | None, typer.Option("--config", "-c", metavar="KEY=VALUE", help="set a key; may be repeated")] = None,
+    replicas: Annotated[
+        int | None, typer.Option("--replicas", "--replication-factor", "-r", min=1, metavar="N", help="of each partition; likewise")
+    ] = None,
+    config: SetOption = None,
     validate_only: ValidateOnlyOption = False,
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="a topic that exists already is not a failure")] = False,
 ) -> ExitCode:

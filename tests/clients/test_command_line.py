@@ -154,6 +154,38 @@ def test_records_are_shown(lowtide: SimpleNamespace, other: Driver, topic: str) 
     assert sentence(*words, "--from", 2, bootstrap=lowtide.bootstrap, code=1).endswith(f"{topic}-0 has no offset 2: its log starts at 4.")
 
 
+def test_all_partitions_of_a_topic_are_shown(lowtide: SimpleNamespace, other: Driver, topic: str) -> None:
+    """Each line says which partition it is of; the number of records is of each; one without the offset doesn't end the others."""
+    for partition in range(3):
+        other.produce(topic, [Sent(b"k", b"in %d" % partition)] * 3, partition=partition)
+    lines = run("records", "show", topic, "--count", 2, bootstrap=lowtide.bootstrap).stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["0:0", "0:1", "1:0", "1:1", "2:0", "2:1"]
+    rows = [json.loads(line) for line in run("records", "show", topic, "-o", "json", bootstrap=lowtide.bootstrap).stdout.splitlines()]
+    assert [(row["partition"], row["offset"], row["value"]) for row in rows] == [(p, n, f"in {p}") for p in range(3) for n in range(3)]
+    some = run("records", "show", f"{topic}:1-2", "--from", "end", "--to", "end", bootstrap=lowtide.bootstrap)
+    assert (some.stdout, len(some.stderr.splitlines())) == ("", 2)
+    other.delete_records(topic, {1: 2})
+    ended = run("records", "show", topic, "--from", 1, bootstrap=lowtide.bootstrap, code=1)
+    assert [line.split()[0] for line in ended.stdout.splitlines()] == ["0:1", "0:2", "2:1", "2:2"]
+    assert ended.stderr == f"{topic}-1 has no offset 1: its log starts at 2.\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("topics", "create", "t", "--partitions", 3, "--replication-factor", 3, "--config", "retention.ms=1", "--if-not-exists"),
+        ("topics", "create", "t", "--replicas", 3, "--set", "retention.ms=1"),
+        ("topics", "alter", "t", "--config", "retention.ms=1", "--delete-config", "segment.bytes"),
+        ("groups", "reset", "g", "--to-offset", 5),
+        ("groups", "reset", "g", "--to-datetime", "2026-11-01T00:00:00Z"),
+        ("records", "show", "t", "--max-messages", 5),
+    ],
+)
+def test_options_of_kafkas_tools_are_taken_beside_our_own(words: tuple[str, ...]) -> None:
+    """The command is understood, and ends because there is no cluster."""
+    assert "127.0.0.1:1" in sentence(*words, "-b", "127.0.0.1:1", "--timeout", 0.5, code=3)
+
+
 def test_log_dirs_and_the_cluster(lowtide: SimpleNamespace, other: Driver, topic: str) -> None:
     other.produce(topic, [Sent(b"k", b"v")] * 10)
     (directory,) = answer("log-dirs", "--topic", topic, bootstrap=lowtide.bootstrap)["log_dirs"]
@@ -196,7 +228,8 @@ def test_no_cluster_is_exit_code_3(words: tuple[str, ...]) -> None:
         (("groups", "reset", "g"), "give one of --to, --to-time and --shift-by."),
         (("groups", "reset", "g", "--to", "1", "--shift-by", "1"), "give one of"),
         (("groups", "reset", "g", "--to", "yesterday"), "'yesterday' is no offset"),
-        (("records", "show", "t:0-1"), "one partition at a time"),
+        (("records", "show", "t:x"), "'x' in 't:x' is no partition"),
+        (("records", "produce", "t:0-1", "x"), "one partition at a time"),
         (("records", "show", "t", "--from", "2026-11-01"), "has no time zone"),
         (("topics", "partitions", "t", "0"), "Invalid value"),
     ],

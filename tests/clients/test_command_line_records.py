@@ -321,7 +321,7 @@ def test_a_line_that_is_no_record_is_named_with_what_is_written(lowtide: SimpleN
 def test_what_comes_is_followed_until_ctrl_c(lowtide: SimpleNamespace, other: Driver, filled: tuple[str, int]) -> None:
     """From now on without --from; what is deleted meanwhile is passed over, with a remark."""
     topic, _ = filled
-    follow = ("records", "show", topic, "--follow", "--output", "json")
+    follow = ("records", "show", f"{topic}:0", "--follow", "--output", "json")
     other.delete_records(topic, {0: 3})
     old = subprocess.Popen(
         command(*follow, "--from", 1, "--count", 8),

@@ -34,7 +34,7 @@ def fetched(records: bytes, *aborted: tuple[int, int]) -> FetchedRecords:
 
 
 def wanted(**changed: object) -> Wanted:
-    values: dict = {"partition": KEY, "end": 100, "count": 100, "form": Form.TEXT, "control": False, "read_committed": True}
+    values: dict = {"partition": KEY, "named": False, "end": 100, "count": 100, "form": Form.TEXT, "control": False, "read_committed": True}
     return Wanted(**(values | changed))
 
 
