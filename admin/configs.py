@@ -15,6 +15,7 @@ from lowtide.protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from lowtide.runtime.properties import property_text
 
 if TYPE_CHECKING:
     from lowtide.admin.cluster import Cluster
@@ -89,8 +90,12 @@ class ConfigChange(NamedTuple):
     """One change. DELETE takes no value: the default holds again."""
 
     key: str
-    value: str | None = None
+    value: str | float | bool | None = None
     operation: ConfigOperation = ConfigOperation.SET
+
+
+def _text(change: ConfigChange) -> str | None:
+    return None if change.value is None else property_text(change.key, change.value)
 
 
 def _own_broker(resource: ConfigResource) -> BrokerId | None:
@@ -146,7 +151,7 @@ async def alter_configs(
                     resource_type=resource.type,
                     resource_name=resource.name,
                     configs=[
-                        AlterableConfig(name=change.key, config_operation=change.operation, value=change.value)
+                        AlterableConfig(name=change.key, config_operation=change.operation, value=_text(change))
                         for change in given[resource]
                     ],
                 )

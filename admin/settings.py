@@ -11,7 +11,7 @@ Its `repr` shows no secret; a pickle contains them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
@@ -21,7 +21,7 @@ from lowtide.protocol.client.retries import Backoff
 from lowtide.protocol.client.sasl import SaslSettings
 from lowtide.protocol.jaas import JaasError, parse_jaas
 from lowtide.runtime.filesystem import FileSystem, OsFileSystem
-from lowtide.runtime.properties import PropertiesError, read_properties
+from lowtide.runtime.properties import PropertiesError, property_text, read_properties
 from lowtide.runtime.tls import TlsSettings
 
 if TYPE_CHECKING:
@@ -96,7 +96,11 @@ class ClientSettings:
 
         A list of texts stands for them with commas between.
         """
-        return cls(**_fields({key: (_text(value), source) for key, value in properties.items()}))  # type: ignore[arg-type]
+        try:
+            given = {key: (property_text(key, value), source) for key, value in properties.items()}
+        except PropertiesError as error:
+            raise SettingsError(str(error)) from None
+        return cls(**_fields(given))  # type: ignore[arg-type]
 
     @classmethod
     def read(
@@ -109,11 +113,6 @@ class ClientSettings:
         given = {} if path is None else read_properties_file(path, files or OsFileSystem())
         given |= {key: (str(value), source) for key, value in (overrides or {}).items()}
         return cls(**_fields(given))  # type: ignore[arg-type]
-
-
-def _text(value: object) -> str:
-    """A value as a file of properties would have it."""
-    return ",".join(map(str, value)) if isinstance(value, Iterable) and not isinstance(value, str | bytes) else str(value)
 
 
 def read_properties_file(path: str, files: FileSystem) -> dict[str, tuple[str, str]]:

@@ -26,6 +26,7 @@ from lowtide.protocol.messages.create_topics import (
 )
 from lowtide.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from lowtide.protocol.types import ZERO_TOPIC_ID, BrokerId, TopicId
+from lowtide.runtime.properties import property_text
 
 if TYPE_CHECKING:
     from lowtide.admin.cluster import Cluster
@@ -51,7 +52,7 @@ class NewTopic:
     name: str
     partitions: int = BROKERS_DEFAULT
     replication_factor: int = BROKERS_DEFAULT
-    configs: Mapping[str, str] = field(default_factory=dict)
+    configs: Mapping[str, str | float | bool] = field(default_factory=dict)
     assignments: Mapping[int, tuple[BrokerId, ...]] = field(default_factory=dict)
 
 
@@ -146,7 +147,7 @@ def _creatable(topic: NewTopic) -> CreatableTopic:
         assignments=[
             CreatableReplicaAssignment(partition_index=index, broker_ids=list(brokers)) for index, brokers in topic.assignments.items()
         ],
-        configs=[CreatableTopicConfig(name=key, value=value) for key, value in topic.configs.items()],
+        configs=[CreatableTopicConfig(name=key, value=property_text(key, value)) for key, value in topic.configs.items()],
     )
 
 

@@ -7,7 +7,7 @@ there are, is for the caller. Source: java.util.Properties.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
@@ -40,6 +40,23 @@ def read_properties(text: str, name: str) -> Iterator[Property]:
             message = f"{name} line {number} has no key: allowed is key=value."
             raise PropertiesError(message)
         yield Property(key, value, number)
+
+
+def property_text(key: str, value: object) -> str:
+    """Returns a value as a file of properties has it: `true` for True, the digits of a number, a list with commas between its items.
+
+    Errors: PropertiesError, which names the key, for anything else, such as None or bytes.
+    """
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, Iterable) and not isinstance(value, bytes | Mapping):
+        return ",".join(property_text(key, each) for each in value)
+    message = f"{key} is {value!r}: allowed are texts, numbers, True and False, and lists of them."
+    raise PropertiesError(message)
 
 
 def _logical_lines(text: str) -> Iterable[tuple[int, str]]:

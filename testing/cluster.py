@@ -41,7 +41,7 @@ class LowtideCluster:
         brokers: int = 1,
         *,
         data_directory: str | Path | None = None,
-        config: Mapping[str, str] | None = None,
+        config: Mapping[str, str | float | bool] | None = None,
         racks: Sequence[str] = (),
         secure: bool = False,
     ) -> None:
@@ -227,10 +227,15 @@ class LowtideCluster:
         return LocalCluster(configurations, self._directory if self._count > 1 else None, lambda _broker_id: quiet_logger())
 
 
-def _common(config: Mapping[str, str]) -> dict[str, Given]:
-    """The configuration that all brokers have in common."""
+def _common(config: Mapping[str, str | float | bool]) -> dict[str, Given]:
+    """The configuration that all brokers have in common. Errors: ConfigError for a value that isn't a text, a number, True or False."""
     from lowtide.broker.config.broker_config import Given
+    from lowtide.broker.config.key import ConfigError
+    from lowtide.runtime.properties import PropertiesError, property_text
 
-    given = {name: Given(text, "config") for name, text in config.items()}
+    try:
+        given = {name: Given(property_text(name, value), "config") for name, value in config.items()}
+    except PropertiesError as error:
+        raise ConfigError(str(error)) from None
     given.setdefault("group.initial.rebalance.delay.ms", Given("0", "the default"))
     return given

@@ -21,13 +21,13 @@ _LONGEST_TOPIC_STEM = 100
 
 
 @pytest.fixture(scope="session")
-def lowtide_config() -> Mapping[str, str]:
-    """Keys and values of the brokers' configuration; none here. Define it in a `conftest.py` to have others."""
+def lowtide_config() -> Mapping[str, str | float | bool]:
+    """Keys of the brokers' configuration with texts, numbers, True or False; none here. Define it in a `conftest.py` to have others."""
     return {}
 
 
 @pytest.fixture(scope="session")
-def lowtide(lowtide_config: Mapping[str, str]) -> Iterator[LowtideCluster]:
+def lowtide(lowtide_config: Mapping[str, str | float | bool]) -> Iterator[LowtideCluster]:
     """A running broker: `lowtide.bootstrap` is its address."""
     from lowtide.testing.cluster import LowtideCluster
 
@@ -36,7 +36,7 @@ def lowtide(lowtide_config: Mapping[str, str]) -> Iterator[LowtideCluster]:
 
 
 @pytest.fixture(scope="session")
-def lowtide_cluster(lowtide_config: Mapping[str, str]) -> Iterator[LowtideCluster]:
+def lowtide_cluster(lowtide_config: Mapping[str, str | float | bool]) -> Iterator[LowtideCluster]:
     """Three running brokers: `lowtide_cluster.bootstrap` are their addresses. A test that stops one starts it again."""
     from lowtide.testing.cluster import LowtideCluster
 
@@ -45,7 +45,7 @@ def lowtide_cluster(lowtide_config: Mapping[str, str]) -> Iterator[LowtideCluste
 
 
 @pytest.fixture(scope="session")
-def lowtide_secure(lowtide_config: Mapping[str, str]) -> Iterator[LowtideCluster]:
+def lowtide_secure(lowtide_config: Mapping[str, str | float | bool]) -> Iterator[LowtideCluster]:
     """A running broker with TLS, logins and an authorizer: `lowtide_secure.for_confluent_kafka` are settings of its administrator."""
     from lowtide.testing.cluster import LowtideCluster
 
