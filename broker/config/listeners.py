@@ -58,11 +58,15 @@ def client_listeners(values: Mapping[str, Value]) -> tuple[Listener, ...]:
 def advertised_listeners(values: Mapping[str, Value], listeners: tuple[Listener, ...], host_name: str) -> tuple[Listener, ...]:
     """The addresses that clients get: those of `advertised.listeners`, or where it isn't set the listeners themselves.
 
-    A listener that isn't among them accepts connections, but no client gets its address. `host_name` stands where there is no host.
+    A listener that isn't among them accepts connections, but no client gets its address. `host_name` stands where there is no host, and with
+    `lowtide.advertise.local.address` also for the listeners on every interface.
     Errors: ImpossibleTogetherError. Source: Kafka's KafkaConfig, `validateValues`.
     """
     controllers = _texts(values, "controller.listener.names")
-    advertised = [each for each in _parse("advertised.listeners", values) if each.name not in controllers] or list(listeners)
+    advertised = [each for each in _parse("advertised.listeners", values) if each.name not in controllers]
+    if not advertised:
+        local = values["lowtide.advertise.local.address"] is True
+        advertised = [each._replace(host="") if local and each.host in _EVERY_INTERFACE else each for each in listeners]
     names = [each.name for each in listeners]
     for each in advertised:
         if each.name not in names:

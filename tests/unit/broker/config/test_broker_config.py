@@ -252,6 +252,15 @@ def test_clients_receive_an_address_that_they_can_use():
     assert told == (Listener("PLAINTEXT", "PLAINTEXT", "tide.example", 19092),)
 
 
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]", ""])
+def test_a_listener_on_every_interface_may_advertise_the_address_at_which_clients_arrive(host: str):
+    """Its own name stands for it where no client has arrived, as for a listener without a host."""
+    settings = {"listeners": f"PLAINTEXT://{host}:9092", "lowtide.advertise.local.address": "true"}
+    config = load_config(settings=settings, host_name="tide-1")
+    assert config.advertises_local_address
+    assert [each.host for each in config.advertised_listeners] == ["tide-1"]
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::]"])
 def test_every_interface_is_not_advertised(host: str):
     """A client that receives 0.0.0.0 connects to itself. Source: Kafka refuses it too."""
