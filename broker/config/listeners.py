@@ -58,7 +58,7 @@ def client_listeners(values: Mapping[str, Value]) -> tuple[Listener, ...]:
 def advertised_listeners(values: Mapping[str, Value], listeners: tuple[Listener, ...], host_name: str) -> tuple[Listener, ...]:
     """The addresses that clients get: those of `advertised.listeners`, or where it isn't set the listeners themselves.
 
-    A listener that isn't among them accepts connections, but no client gets its address. `host_name` stands where there is no host, and with
+    A listener that isn't among them accepts connections, but no client gets its address. `host_name` stands where there is no host; with
     `lowtide.advertise.local.address` also for the listeners on every interface.
     Errors: ImpossibleTogetherError. Source: Kafka's KafkaConfig, `validateValues`.
     """

@@ -234,7 +234,7 @@ class Connection(RunTaking):
         context = None
         try:
             if route is None:
-                self._answer(host.dispatcher.answer_unsupported(api_key, api_version, correlation_id))
+                self._answer(host.dispatcher.answer_unsupported(api_key, api_version, correlation_id, buffer[start + 8 : stop]))
                 return
             quick = route.quick
             asked = None if quick is None else quick.read(buffer, start, stop)

@@ -29,6 +29,10 @@ from lowtide.protocol.messages.metadata import MetadataRequest
 from lowtide.protocol.schema import wire_form
 
 _API_VERSIONS_V0 = struct.Struct(">iihihhh")
+
+CLIENT_ID_SHOWN_MAX = 64
+"""Bytes of a client id in a line of the log."""
+
 _KEPT_BODY_BYTES = 16 * 1024
 _KEPT_BODIES_BYTES = 256 * 1024
 """Of responses that are given again: the largest body that is kept, and all of them in one version of an API."""
@@ -89,14 +93,13 @@ class Dispatcher:
         name = ApiKey(api_key).name if api_key in ApiKey.__members__.values() else f"API {api_key}"
         return f"{name} v{api_version}"
 
-    def answer_unsupported(self, api_key: int, api_version: int, correlation_id: int) -> list[Part]:
-        """An unknown ApiVersions version is answered in version 0 with the supported range (KIP-511); else the bytes make no sense.
+    def answer_unsupported(self, api_key: int, api_version: int, correlation_id: int, client_id: memoryview) -> list[Part]:
+        """Answers an unknown version of ApiVersions in version 0 with the supported range (KIP-511).
 
-        Errors: ProtocolError for every other API.
+        `client_id` is the frame from the client id on. Errors: ProtocolError for every other API, with what its user can set.
         """
         if api_key != ApiKey.API_VERSIONS:
-            message = "not served"
-            raise ProtocolError(message)
+            raise ProtocolError(self._unsupported(api_key, api_version, client_id))
         served = self.advertised[ApiKey.API_VERSIONS]
         body_bytes = _API_VERSIONS_V0.size - 4
         return [
@@ -104,6 +107,17 @@ class Dispatcher:
                 body_bytes, correlation_id, ErrorCode.UNSUPPORTED_VERSION, 1, ApiKey.API_VERSIONS, served.minimum, served.maximum
             )
         ]
+
+    def _unsupported(self, api_key: int, api_version: int, client_id: memoryview) -> str:
+        """Says which versions are served, and what to set in the client, whose id tells the operator which one it is."""
+        length = int.from_bytes(client_id[:2], "big", signed=True)
+        named = bytes(client_id[2 : 2 + max(0, min(length, CLIENT_ID_SHOWN_MAX))]).decode("utf-8", "replace")
+        served = self.advertised.get(api_key)  # type: ignore[call-overload]
+        if served is None:
+            return f"there is no such API here; the client's id is {named!r}"
+        later = api_version < served.minimum
+        remedy = f"set the version of Kafka in its configuration to {'a later' if later else 'an earlier'} one"
+        return f"v{served.minimum} to v{served.maximum} are served; the client's id is {named!r}: {remedy}"
 
     def _advertise(self, spec: HandlerSpec) -> VersionRange:
         api = API[spec.key]

@@ -165,7 +165,8 @@ class SaslConnection(Connection):
         route = host.routes[(key, version)]
         if key == ApiKey.API_VERSIONS and login.state is LoginState.BEGINS:
             if route is None:
-                self._reply(login.on_versions(succeeds=False), host.dispatcher.answer_unsupported(key, version, correlation_id))
+                answer = host.dispatcher.answer_unsupported(key, version, correlation_id, buffer[start + 8 : stop])
+                self._reply(login.on_versions(succeeds=False), answer)
                 return
             request, client_id = route.read(buffer, start, stop)
             response = route.handle(request, RequestContext(version, client_id, self))

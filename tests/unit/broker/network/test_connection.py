@@ -58,7 +58,7 @@ class FakeDispatcher:
         self.executed: list[bytes] = []
         self.routes = Routes(lambda api_key, _version: self._route(api_key) if api_key in range(6) else None)
 
-    def answer_unsupported(self, api_key: int, api_version: int, correlation_id: int) -> Any:
+    def answer_unsupported(self, api_key: int, api_version: int, correlation_id: int, client_id: memoryview) -> Any:
         message = "not served"
         raise ProtocolError(message)
 

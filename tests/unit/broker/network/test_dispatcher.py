@@ -68,7 +68,7 @@ def test_capped_version_is_neither_advertised_nor_served() -> None:
 def test_unknown_api_versions_version_is_answered_in_version_0() -> None:
     """KIP-511: error 35, and the one row that a client needs for its next request."""
     dispatcher = make(ApiKey.API_VERSIONS)
-    (frame,) = dispatcher.answer_unsupported(ApiKey.API_VERSIONS, 99, 7)
+    (frame,) = dispatcher.answer_unsupported(ApiKey.API_VERSIONS, 99, 7, memoryview(b""))
     assert isinstance(frame, bytes)
     assert int.from_bytes(frame[:4], "big") == len(frame) - 4
     assert int.from_bytes(frame[4:8], "big") == 7
@@ -77,9 +77,21 @@ def test_unknown_api_versions_version_is_answered_in_version_0() -> None:
     assert [(row.api_key, row.min_version, row.max_version) for row in answer.api_keys] == [(18, 0, API[ApiKey.API_VERSIONS].max_version)]
 
 
-def test_any_other_unknown_version_is_a_protocol_error() -> None:
-    with pytest.raises(ProtocolError):
-        make(ApiKey.METADATA).answer_unsupported(ApiKey.METADATA, 99, 7)
+@pytest.mark.parametrize(
+    ("key", "version", "header", "said"),
+    [
+        (ApiKey.FETCH, 2, b"\0\x08telegraf\0\0", "v4 to v18 are served; the client's id is 'telegraf': set .* to a later one"),
+        (ApiKey.FETCH, 99, b"\0\x08telegraf", "v4 to v18 are served; the client's id is 'telegraf': set .* to an earlier one"),
+        (ApiKey.FETCH, 2, b"\xff\xff", "the client's id is ''"),
+        (ApiKey.FETCH, 2, b"", "the client's id is ''"),
+        (ApiKey.FETCH, 2, b"\x7f\xff" + b"x" * 5000, f"the client's id is '{'x' * 64}'"),
+        (999, 2, b"\0\x03a\nb", "there is no such API here; the client's id is 'a\\\\nb'"),
+    ],
+)
+def test_any_other_unknown_version_is_refused_with_what_to_set(key: int, version: int, header: bytes, said: str) -> None:
+    """The line of the log names the client and its remedy: Telegraf's default is a version that isn't served."""
+    with pytest.raises(ProtocolError, match=said):
+        make(ApiKey.FETCH).answer_unsupported(key, version, 7, memoryview(header))
 
 
 @pytest.mark.parametrize(("version", "body"), [(13, "00000000010000"), (12, "00000000010000"), (9, "0000000001000000")])
