@@ -1,6 +1,6 @@
 """`lowtide-spark-python`: a Python for Spark to start, which takes PySpark from the environment instead of compiling it each time.
 
-    spark.pyspark.python=/path/to/environment/bin/lowtide-spark-python
+    PYSPARK_PYTHON=/path/to/environment/bin/lowtide-spark-python
 
 Spark starts a process on the driver for each run of a streaming query, and others for planning, reading and writing. It puts its own
 `pyspark.zip` before everything else on their path. The archive has sources only, so each of these processes compiles what it imports.
