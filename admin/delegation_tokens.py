@@ -8,12 +8,13 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from lowtide.admin.anywhere import outcome_of_error, to_a_broker
 from lowtide.admin.attempts import Attempts, Done, Outcome
 from lowtide.admin.cluster import raise_for_error
 from lowtide.admin.errors import AdminError
+from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.create_delegation_token import CreatableRenewer, CreateDelegationTokenRequest
 from lowtide.protocol.messages.describe_delegation_token import DescribeDelegationTokenOwner, DescribeDelegationTokenRequest
 from lowtide.protocol.messages.expire_delegation_token import ExpireDelegationTokenRequest
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
     from lowtide.admin.patience import Deadline
     from lowtide.protocol.schema import ApiMessage
     from lowtide.protocol.types import BrokerId
+
+_REMEDIES: Final = {
+    ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED: "set delegation.token.secret.key, the same on all brokers",
+    ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED: "log in with a password or a certificate, over TLS or SASL",
+}
+"""What helps, for responses that have no room for a message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +113,8 @@ async def _change(cluster: Cluster, request: ApiMessage, what: str, deadline: De
     async def send(broker_id: BrokerId, asked: list[str], _: int) -> Mapping[str, Outcome[Any]]:
         async with cluster.broker(broker_id, deadline) as handle:
             response = await handle.ask(request)
-        return {each: outcome_of_error(each, response.error_code, None) if response.error_code else Done(response) for each in asked}
+        said = _REMEDIES.get(response.error_code)
+        return {each: outcome_of_error(each, response.error_code, said) if response.error_code else Done(response) for each in asked}
 
     attempts = Attempts[str, Any](cluster, deadline, to_a_broker(cluster, deadline), send)
     await attempts.run([what])

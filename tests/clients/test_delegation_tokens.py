@@ -148,6 +148,15 @@ def test_without_a_login_there_are_no_tokens(lowtide: LowtideCluster) -> None:
                 asked()
 
 
+def test_brokers_without_a_secret_say_which_key_is_missing(lowtide_secure: LowtideCluster) -> None:
+    """The response has no room for a message: the client knows the remedy of the code."""
+    with (
+        BlockingAdminClient(lowtide_secure.for_confluent_kafka) as admin,
+        pytest.raises(BrokerAnsweredError, match=r"DELEGATION_TOKEN_AUTH_DISABLED \(set delegation\.token\.secret\.key"),
+    ):
+        admin.create_delegation_token()
+
+
 def test_the_command_creates_lists_renews_and_ends_tokens(cluster: LowtideCluster, tmp_path: Path) -> None:
     """The password is printed once, and never listed."""
     file = tmp_path / "bob.properties"
