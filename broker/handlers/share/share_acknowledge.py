@@ -1,8 +1,8 @@
 """ShareAcknowledge: v1-v2.
 
 Behaviour: a member tells, within its share session, what became of records that it has acquired from partitions that are led here. A row is
-answered when the share coordinator has stored that. The final epoch closes the session: what the member still has is available again.
-Of a partition that is named twice the last row counts.
+answered when the share coordinator has stored that. The final epoch closes the session: what the member still has is available again, and
+its delivery counts. Of a partition that is named twice the last row counts.
 
 Version notes: v2 may ask for more time (IsRenewAck), and tells how much there is (KIP-1222).
 

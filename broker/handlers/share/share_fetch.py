@@ -2,7 +2,7 @@
 
 Behaviour: a member acquires records of the partitions of its share session that are led here, and may acknowledge earlier ones with it.
 A session begins with epoch 0, in place of an earlier one; each further request has the next epoch, adds the partitions that it
-names and forgets others. The final epoch closes it: what the member still has is available again. Waits up to MaxWaitMs for MinBytes.
+names and forgets others. The final epoch closes it: what the member still has is available again, and its delivery counts. Waits up to MaxWaitMs for MinBytes.
 Acknowledged partitions, errors and records are answered; other partitions aren't listed. Records come in whole batches: those that
 AcquiredRecords don't name are no business of the member's. Each fetch begins with another partition.
 

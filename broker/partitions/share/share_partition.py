@@ -14,7 +14,7 @@ Sources: KIP-932, KIP-1206, KIP-1222, KIP-1226; Kafka's `SharePartition`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
@@ -206,23 +206,24 @@ class SharePartition:
         return RecordState.ARCHIVED if is_spent else state
 
     def release(self, member_id: str) -> int:
-        """A member's session has ended: what it has acquired is available, and counts as not delivered. Returns how many records."""
-        released = 0
-        for run in self._runs:
-            if _is_locked(run) and run.member_id == member_id:
-                run.delivery_count -= 1
-                released += _unlock(run, RecordState.AVAILABLE)
-        self._settle()
-        return released
+        """Release what a member has acquired whose session has ended, or archive it where its deliveries are spent.
+
+        The delivery counts: the member may have died of one of these records. Returns how many records.
+        """
+        return self._unlock_all(lambda run: run.member_id == member_id)
 
     def expire(self, now_ms: int) -> int:
         """Release what was acquired for too long, or archive it where its deliveries are spent. Returns how many records."""
-        expired = 0
+        return self._unlock_all(lambda run: run.lock_deadline_ms <= now_ms)
+
+    def _unlock_all(self, ends: Callable[[Run], bool]) -> int:
+        """End the deliveries that were not acknowledged; `ends` says which. Returns how many records."""
+        unlocked = 0
         for run in self._runs:
-            if _is_locked(run) and run.lock_deadline_ms <= now_ms:
-                expired += _unlock(run, self._final_if_spent(RecordState.AVAILABLE, run))
+            if _is_locked(run) and ends(run):
+                unlocked += _unlock(run, self._final_if_spent(RecordState.AVAILABLE, run))
         self._settle()
-        return expired
+        return unlocked
 
     def move_start(self, offset: Offset) -> None:
         """The log begins at `offset` now: nothing below it is delivered or acknowledged any more. May do nothing."""

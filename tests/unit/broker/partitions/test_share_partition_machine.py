@@ -196,7 +196,7 @@ class SharePartitions(RuleBasedStateMachine):
         mine = [record for record in self.acquired() if record.member == member]
         assert released == len(mine)
         for record in mine:
-            record.state, record.count, record.member = RecordState.AVAILABLE, record.count - 1, ""
+            record.state, record.member = RecordState.ARCHIVED if record.count >= LIMIT else RecordState.AVAILABLE, ""
 
     @rule(time_ms=st.integers(1, LOCK_MS))
     def pass_time(self, time_ms: int) -> None:
