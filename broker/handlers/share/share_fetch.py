@@ -2,9 +2,10 @@
 
 Behaviour: a member acquires records of the partitions of its share session that are led here, and may acknowledge earlier ones with it.
 A session begins with epoch 0, in place of an earlier one; each further request has the next epoch, adds the partitions that it
-names and forgets others. The final epoch closes it: what the member still has is available again, and its delivery counts. Waits up to MaxWaitMs for MinBytes.
-Acknowledged partitions, errors and records are answered; other partitions aren't listed. Records come in whole batches: those that
-AcquiredRecords don't name are no business of the member's. Each fetch begins with another partition.
+names and forgets others. The final epoch closes it: what the member still has is available again, and its delivery counts. Waits up to
+MaxWaitMs for MinBytes. Acknowledged partitions, errors and records are answered; other partitions aren't listed. Records come in whole
+batches: those that AcquiredRecords don't name are no business of the member's. Records that failed often come apart from others and
+fewer at a time, and for the last time alone. Each fetch begins with another partition.
 
 Version notes: v2 may keep to MaxRecords (ShareAcquireMode 1, KIP-1206), or ask for more time and no records (IsRenewAck, KIP-1222).
 

@@ -153,30 +153,31 @@ class ShareFetch(DelayedRequest):
     def _acquire(self) -> list[Found]:
         """Read, and acquire, partition by partition; those that have ended come with their errors."""
         found: list[Found] = [(share, share.error) for share in self._targets if share.has_ended]
-        left, bytes_left = self._wanted.records_max, self._wanted.maximum_bytes
+        left, bytes_left, is_joined = self._wanted.records_max, self._wanted.maximum_bytes, False
         ready = [share for share in self._targets if share in self._ready and not share.has_ended][:READS_MAX]
         for index, share in enumerate(ready):
             del self._ready[share]
             if left <= 0 or bytes_left <= 0:
                 self._changed[share] = None
                 continue
-            read = self._read(share, left, max(bytes_left // (len(ready) - index), 1))
+            size = Wanted(left, self._wanted.batch_size, self._wanted.is_strict, is_joined)
+            read = self._read(share, size, max(bytes_left // (len(ready) - index), 1))
             if isinstance(read, ErrorCode):
                 found.append((share, read))
             elif read.acquired:
                 found.append((share, read))
-                left -= read.count
+                is_joined = True
+                left = 0 if read.is_apart else left - read.count
                 bytes_left -= 0 if read.records is None else len(read.records)
             elif read.is_unfinished:
                 self._changed[share] = None
         return found
 
-    def _read(self, share: LeaderSharePartition, records_max: int, max_bytes: int) -> ShareRead | ErrorCode:
+    def _read(self, share: LeaderSharePartition, size: Wanted, max_bytes: int) -> ShareRead | ErrorCode:
         wanted, partition, committed = self._wanted, share.partition, share.rules.reads_committed
         share.check()
         if share.has_ended:
             return share.error
-        size = Wanted(records_max, wanted.batch_size, wanted.is_strict)
 
         def visit(state: SharePartition, now_ms: int) -> ShareRead:
             return read_for_member(state, partition, wanted.member_id, size, max_bytes, now_ms, committed=committed)

@@ -5,11 +5,14 @@ effect when the share coordinator has stored them: one write is under way at a t
 next. What happens without an acknowledgement (a lock that times out, a session that ends) takes effect at once, and goes out with the
 next write too.
 
+Every delivery counts, whichever way it ends: released, timed out, or its member gone. A record that has failed half as often as it may is
+delivered with fewer others, and for the last time alone. So one that no member can process is given up alone.
+
 Guards: no record is acquired by two members at once, none is delivered more often than the limit allows, and the start offset never falls.
 
 Pure: time is passed in, and the caller carries the writes.
 
-Sources: KIP-932, KIP-1206, KIP-1222, KIP-1226; Kafka's `SharePartition`.
+Sources: KIP-932, KIP-1206, KIP-1222, KIP-1226; Kafka's `SharePartition` (KAFKA-17541 and KAFKA-19972 for what the KIP doesn't say).
 """
 
 from __future__ import annotations
@@ -126,12 +129,15 @@ class SharePartition:
         """
         acquired: list[AcquiredRange] = []
         offset, left = max(fetch_offset, self._runs.start_offset), wanted.records_max
+        stop = self._delivery_end(offset, wanted)
         for batch in batches:
-            if left <= 0 or offset > self._runs.end_offset:
+            if left <= 0 or offset > self._runs.end_offset or offset == stop:
                 break
             if batch.last_offset < offset:
                 continue
             last_offset = batch.last_offset if self._has_room else min(batch.last_offset, self._runs.end_offset - 1)
+            if stop is not None:
+                last_offset = min(last_offset, stop - 1)
             if batch.is_hidden:
                 self._archive(offset, last_offset)
             else:
@@ -146,6 +152,27 @@ class SharePartition:
                 break
         self._settle()
         return acquired
+
+    def _delivery_end(self, offset: Offset, wanted: Wanted) -> Offset | None:
+        """Returns where a delivery from `offset` on must end (exclusive) so that records that failed often are apart; None for nowhere.
+
+        A delivery of such records has half of those that failed equally often and lie in a row, or one alone if it is their last.
+        """
+        runs = [run for run in self._runs.around(offset, self._runs.end_offset) if run.can_be_acquired]
+        apart = next((index for index, run in enumerate(runs) if run.delivery_count >= self.limits.isolation_count), None)
+        if apart is None:
+            return None
+        begin, count = max(runs[apart].first_offset, offset), runs[apart].delivery_count
+        if apart > 0 or wanted.is_joined:
+            return begin
+        if count >= self.limits.delivery_count_limit - 1:
+            return begin + 1
+        end = begin
+        for run in runs:
+            if run.delivery_count != count or run.first_offset > end:
+                break
+            end = run.last_offset + 1
+        return begin + max(min(end - begin, wanted.records_max) // 2, 1)
 
     def _archive(self, first_offset: Offset, last_offset: Offset) -> None:
         self._runs.append(last_offset, RecordState.AVAILABLE)
@@ -208,7 +235,7 @@ class SharePartition:
     def release(self, member_id: str) -> int:
         """Release what a member has acquired whose session has ended, or archive it where its deliveries are spent.
 
-        The delivery counts: the member may have died of one of these records. Returns how many records.
+        The delivery counts: the member may have ended because of one of these records. Returns how many records.
         """
         return self._unlock_all(lambda run: run.member_id == member_id)
 

@@ -35,6 +35,8 @@ class ShareRead(msgspec.Struct):
     acquired: list[AcquiredRange] = msgspec.field(default_factory=list)
     is_unfinished: bool = False
     """Nothing was acquired, and there is more to look at."""
+    is_apart: bool = False
+    """Whether these records failed often: the answer must have no others."""
 
     @property
     def count(self) -> int:
@@ -72,7 +74,8 @@ def read_for_member(  # noqa: PLR0913  what is read, from where, and for whom
         places, batches = _batches(read.slice, str(partition.topic_partition), aborted, offset)
         acquired = share.acquire(member_id, offset, batches, wanted, now_ms)
         if acquired:
-            return ShareRead(_cut(read.slice, places, acquired), acquired)
+            is_apart = acquired[0].delivery_count > share.limits.isolation_count
+            return ShareRead(_cut(read.slice, places, acquired), acquired, is_apart=is_apart)
         if share.next_fetch_offset == offset:
             return ShareRead()
     return ShareRead(is_unfinished=True)

@@ -38,6 +38,14 @@ class ShareLimits(msgspec.Struct, frozen=True, kw_only=True):
     record_locks_max: int = 2_000
     """So many offsets are in flight at most, but for the rest of a record batch: `share.partition.max.record.locks`."""
 
+    @property
+    def isolation_count(self) -> int:
+        """Records that were delivered so often in vain are delivered apart from others, and fewer at a time.
+
+        Half of the limit, as in Kafka, and at least 2. Below a limit of 3 Kafka isolates nothing; here the last delivery is always alone.
+        """
+        return min(max(-(-self.delivery_count_limit // 2), 2), self.delivery_count_limit - 1)
+
 
 class ShareCounts(msgspec.Struct):
     """What has happened to records in all share partitions of a broker since it started. Counts only rise."""
@@ -75,6 +83,8 @@ class Wanted(msgspec.Struct, frozen=True, gc=False):
     """So many records are given back as one range of acquired ones, about."""
     is_strict: bool = False
     """KIP-1206: not one record above `records_max`."""
+    is_joined: bool = False
+    """Whether the answer has records of other partitions already: then it takes none that must be apart from others."""
 
 
 class AcquiredRange(msgspec.Struct, gc=False):

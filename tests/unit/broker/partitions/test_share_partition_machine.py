@@ -27,7 +27,9 @@ from lowtide.broker.partitions.share.share_values import (
 from lowtide.protocol.errors import ErrorCode
 from tests.examples import examples
 
-LIMIT = 3
+LIMIT = 4
+ISOLATED = 2
+"""Deliveries after which a record is delivered apart from others."""
 LOCK_MS = 100
 IN_FLIGHT = 12
 MEMBERS = ("a", "b", "c")
@@ -125,16 +127,18 @@ class SharePartitions(RuleBasedStateMachine):
         most=st.integers(1, 8),
         size=st.integers(1, 8),
         is_strict=st.booleans(),
+        is_joined=st.booleans(),
         depth=st.integers(1, 4),
     )
-    def fetch(self, member: str, most: int, size: int, is_strict: bool, depth: int) -> None:  # noqa: FBT001, PLR0913
-        self.take(member, Wanted(most, size, is_strict), depth)
+    def fetch(self, member: str, most: int, size: int, is_strict: bool, is_joined: bool, depth: int) -> None:  # noqa: FBT001, PLR0913
+        self.take(member, Wanted(most, size, is_strict, is_joined), depth)
 
     def take(self, member: str, wanted: Wanted, depth: int) -> list[AcquiredRange]:
         offset = self.partition.next_fetch_offset
         read = [batch for batch in self.log if batch.last_offset >= offset][:depth]
         may, start, end = self.partition.may_acquire, self.partition.start_offset, self.partition.end_offset
         taken = self.partition.acquire(member, offset, read, wanted, self.now_ms)
+        self.check_isolation(taken, wanted)
         last = offset - 1
         for each in taken:
             assert last < each.first_offset <= each.last_offset
@@ -151,7 +155,8 @@ class SharePartitions(RuleBasedStateMachine):
         count = sum(each.last_offset - each.first_offset + 1 for each in taken)
         if wanted.is_strict:
             assert count <= wanted.records_max
-        if may and read and read[0].base_offset <= offset and not read[0].is_hidden:
+        is_apart = wanted.is_joined and self.record(offset).count >= ISOLATED
+        if may and read and read[0].base_offset <= offset and not read[0].is_hidden and not is_apart:
             assert count > 0, "a record that is available is not delivered"
         if self.partition.end_offset > end:
             assert end - start < IN_FLIGHT
@@ -163,6 +168,18 @@ class SharePartitions(RuleBasedStateMachine):
         for number in range(end, self.partition.start_offset):
             assert not self.visible(number) or number < self.log_start
         return taken
+
+    def check_isolation(self, taken: list[AcquiredRange], wanted: Wanted) -> None:
+        """Records that failed often are delivered in a row, and for the last time alone."""
+        offsets = [number for each in taken for number in range(each.first_offset, each.last_offset + 1)]
+        counts = [self.record(number).count for number in offsets]
+        if max(counts, default=0) >= ISOLATED:
+            assert not wanted.is_joined
+            assert len(set(counts)) == 1
+            assert offsets == list(range(offsets[0], offsets[0] + len(offsets)))
+            assert len(offsets) <= max(wanted.records_max // 2, 1)
+        if LIMIT - 1 in counts:
+            assert len(offsets) == 1
 
     @rule(
         member=st.sampled_from(MEMBERS), first=st.integers(0, 12), kinds=st.lists(st.sampled_from(AcknowledgeType), min_size=1, max_size=6)
