@@ -23,7 +23,7 @@ from lowtide.broker.coordinator.consumer.group_times import ShareGroupTimes
 from lowtide.broker.coordinator.consumer.groups_by_id import GroupsById
 from lowtide.broker.coordinator.consumer.migration import Shared
 from lowtide.broker.coordinator.consumer.share_group import ShareGroup, bytes_of
-from lowtide.broker.coordinator.consumer.share_start import ShareStart, StatePorts, keep
+from lowtide.broker.coordinator.consumer.share_start import ShareStart, StatePorts, keep, keep_empty
 from lowtide.broker.coordinator.consumer.simple_assignor import assign
 from lowtide.broker.coordinator.group_admission import GroupAdmission
 from lowtide.broker.coordinator.group_settings import GroupSettings
@@ -254,7 +254,12 @@ class ShareGroups:
             else:
                 made = self._assign(group, epoch, {**group.members, new.member_id: new}, effects)
                 return epoch, made[new.member_id]
-        return group.target_epoch, group.targets.get(new.member_id, NOTHING)
+        return group.target_epoch, self._subscribed(group.targets.get(new.member_id, NOTHING), new)
+
+    def _subscribed(self, target: Assignment, member: ConsumerMember) -> Assignment:
+        """Returns the part of a target that a member still subscribes to, of topics that still exist."""
+        ids = self.topics.ids_of(member.topic_names)
+        return target if target.keys() <= ids else {topic_id: numbers for topic_id, numbers in target.items() if topic_id in ids}
 
     def _assign(self, group: ShareGroup, epoch: int, members: Mapping[str, ConsumerMember], effects: Effects) -> dict[str, Assignment]:
         states, ids = group.states.initialized, self.topics.ids_of
@@ -279,7 +284,10 @@ class ShareGroups:
             keep(group, kind, member_id, None, effects)
         names = {name for key, member in group.members.items() if key != member_id for name in member.topic_names}
         value = ShareGroupEpoch(epoch=group.group_epoch + 1, metadata_hash=self._hash(group, names))
-        keep(group, ShareRecordType.GROUP, "", value, effects)
+        if len(group.members) == 1:
+            keep_empty(group, value, effects)
+        else:
+            keep(group, ShareRecordType.GROUP, "", value, effects)
 
     def on_timer(self, group: ShareGroup, key: TimerKey, effects: Effects) -> None:
         """A member of a group is late, or a new target is due."""

@@ -21,6 +21,7 @@ from lowtide.broker.coordinator.consumer.share_group import INITIAL_EPOCH, Initi
 from lowtide.broker.coordinator.group_admission import GroupAdmission
 from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.runtime.effects import Effects, Reply
+from lowtide.protocol.consumer_group_records import TargetAssignmentEpoch
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.share_group_records import ShareChangeValue, ShareGroupChange, ShareGroupEpoch, ShareRecordType, encode_share_change
 from lowtide.protocol.types import UNKNOWN_OFFSET, TopicId
@@ -39,6 +40,13 @@ def keep(group: ShareGroup, kind: ShareRecordType, name: str, value: ShareChange
     change = ShareGroupChange(kind, group.group_id, name, value)
     effects.records.append(encode_share_change(change))
     effects.changes.append(change)
+
+
+def keep_empty(group: ShareGroup, value: ShareGroupEpoch, effects: Effects) -> None:
+    """Ask for records that say that a group without members is in an epoch, and so is its target, which has nothing (KAFKA-20442)."""
+    keep(group, ShareRecordType.GROUP, "", value, effects)
+    target = TargetAssignmentEpoch(assignment_epoch=value.epoch, assignment_timestamp=group.assigned_wall_ms)
+    keep(group, ShareRecordType.TARGET_EPOCH, "", target, effects)
 
 
 class ShareStart:
@@ -150,7 +158,7 @@ class ShareStart:
             initializing[topic_id] = InitializingTopic(name, all_numbers, effects.wall_ms)
         epoch = group.group_epoch + 1
         value = ShareGroupEpoch(epoch=epoch, metadata_hash=group.metadata_hash)
-        keep(group, ShareRecordType.GROUP, "", value, effects)
+        keep_empty(group, value, effects)
         deleting = {topic_id: name for topic_id, name in states.deleting.items() if topic_id not in wanted}
         _keep_states(group, msgspec.structs.replace(states, initializing=initializing, deleting=deleting), effects)
         effects.answer_when_committed(reply, epoch, partial(self._failed, group_id))

@@ -165,6 +165,66 @@ def test_targets_have_time_between_them() -> None:
     world.check_reload()
 
 
+def slow_world() -> ShareGroupWorld:
+    """A group that has just got a target, and gets the next one in a while; `a` has all partitions of `t` and `u`."""
+    world = ShareGroupWorld(GroupSettings(share_assignment_interval_ms=5_000), topics={"t": 2, "u": 2})
+    world.pass_time(1)
+    world.enter("a", "t", "u")
+    world.pass_time(5_000)
+    world.settle()
+    assert (world.assigned("a"), world.assigned("a", "u")) == ({0, 1}, {0, 1})
+    return world
+
+
+def test_topics_that_a_member_does_not_subscribe_to_any_more_are_dropped_at_once() -> None:
+    world = slow_world()
+    epoch, target_epoch = world.group.group_epoch, world.group.target_epoch
+    response = world.beat("a", world.group.members["a"].member_epoch, "u").response
+    assert [row.topic_id for row in response.assignment.topic_partitions] == [world.ids("u")]
+    assert (world.group.group_epoch, world.group.target_epoch) == (epoch + 1, target_epoch), "the target is still the old one"
+    assert world.beat("a", response.member_epoch).response.assignment is None
+    world.check_reload()
+    other = world.reload()
+    assert isinstance(other, ShareGroupWorld)
+    assert other.beat("a", response.member_epoch).response.assignment is None
+    assert other.assigned("a") == set(), "also after a move of the coordinator"
+    world.pass_time(5_000)
+    world.settle()
+    assert (world.assigned("a"), world.assigned("a", "u")) == (set(), {0, 1})
+
+
+def test_a_member_that_subscribes_again_gets_back_what_it_had() -> None:
+    world = slow_world()
+    for names, assigned in ((("u",), set()), (("t", "u"), {0, 1}), (("t",), {0, 1})):
+        assert world.beat("a", world.group.members["a"].member_epoch, *names).error == NONE
+        assert world.assigned("a") == assigned
+    assert world.assigned("a", "u") == set()
+
+
+def test_a_topic_that_is_deleted_is_dropped_at_once() -> None:
+    world = slow_world()
+    world.cluster.set_topic("t", 0)
+    response = world.beat("a", world.group.members["a"].member_epoch).response
+    assert [row.topic_id for row in response.assignment.topic_partitions] == [world.ids("u")]
+
+
+def test_a_group_without_members_is_at_its_target() -> None:
+    """An empty group has nothing to assign."""
+    world = slow_world()
+    world.enter("b", "t")
+    assert world.beat("a", -1).error == NONE
+    assert world.group.target_epoch < world.group.group_epoch
+    assert world.beat("b", -1).error == NONE
+    assert world.group.target_epoch == world.group.group_epoch
+    world.check_reload()
+    assert begin_again(world, 0) == world.group.group_epoch == world.group.target_epoch
+    world.groups.shares.states.end_deletion("g")
+    world.pass_time(5_000)
+    world.enter("c", "t")
+    world.settle()
+    assert world.assigned("c") == {0, 1}
+
+
 def test_an_answer_waits_for_its_records() -> None:
     world = ShareGroupWorld()
     world.holds_commits = True
