@@ -53,8 +53,10 @@ async def delete(cluster: ShareCluster, *topics: str) -> Any:
 
 def test_offsets_of_a_group() -> None:
     async def run(cluster: ShareCluster) -> None:
-        for answer in (await described(cluster), await delete(cluster, "t")):
-            assert answer.error_code == ErrorCode.GROUP_ID_NOT_FOUND
+        unknown = await described(cluster, ("t", [0]))
+        assert (unknown.error_code, starts(unknown)) == (NONE, {"t": {0: -1}})
+        refused = await delete(cluster, "t")
+        assert (refused.error_code, refused.error_message) == (ErrorCode.GROUP_ID_NOT_FOUND, "Group g is not a share group.")
         member, leader = Member(cluster, "one"), Leader(cluster)
         await member.until({0, 1})
         assert starts(await described(cluster)) == {"t": {0: -1, 1: -1}}
@@ -63,13 +65,17 @@ def test_offsets_of_a_group() -> None:
         found = await described(cluster, ("t", [0, 7]), ("none", [0]))
         assert starts(found) == {"t": {0: 0, 7: -1}, "none": {0: -1}}
         assert [row.error_code for row in found.topics[0].partitions] == [NONE, UNKNOWN]
-        assert (await alter(cluster, t={0: 5})).error_code == (await delete(cluster, "t")).error_code == ErrorCode.NON_EMPTY_GROUP
+        for refused in (await alter(cluster, t={0: 5}), await delete(cluster, "t")):
+            assert refused.error_code == ErrorCode.NON_EMPTY_GROUP
+            assert refused.error_message == "Share group g has members. All of them have to leave first."
 
         member.epoch = -1
         await member.beat()
         altered = await alter(cluster, t={0: 5, 9: 1}, none={0: 0})
         rows = {topic.topic_name: {row.partition_index: row.error_code for row in topic.partitions} for topic in altered.responses}
         assert rows == {"t": {0: NONE, 9: UNKNOWN}, "none": {0: UNKNOWN}}
+        messages = [row.error_message for topic in altered.responses for row in topic.partitions]
+        assert messages == [None, "There is no partition t-9.", "There is no partition none-0."]
         assert starts(await described(cluster)) == {"t": {0: 5, 1: -1}}
         assert (await leader.write_in(read.state_epoch, 10, 19)).error_code == ErrorCode.FENCED_STATE_EPOCH
         again = await leader.read(0)
@@ -82,6 +88,7 @@ def test_offsets_of_a_group() -> None:
         assert starts(await described(cluster)) == {"t": {0: 5, 1: -1}}
         deleted = await delete(cluster, "t", "none")
         assert {row.topic_name: row.error_code for row in deleted.responses} == {"t": NONE, "none": UNKNOWN}
+        assert [row.error_message for row in deleted.responses] == [None, "Share group g has no offsets of topic none."]
         assert (await described(cluster)).topics == []
         assert {row.topic_name: row.error_code for row in (await delete(cluster, "t")).responses} == {"t": UNKNOWN}
         other = Member(cluster, "two")
@@ -97,7 +104,7 @@ def test_a_group_is_created_with_where_it_starts() -> None:
     async def run(cluster: ShareCluster) -> None:
         unknown = await alter(cluster, none={0: 1})
         assert (unknown.error_code, unknown.responses[0].partitions[0].error_code) == (NONE, UNKNOWN)
-        assert (await described(cluster)).error_code == ErrorCode.GROUP_ID_NOT_FOUND
+        assert starts(await described(cluster)) == {}
         altered = await alter(cluster, t={0: 5})
         assert (altered.error_code, altered.responses[0].partitions[0].error_code) == (NONE, NONE)
         assert starts(await described(cluster)) == {"t": {0: 5}}

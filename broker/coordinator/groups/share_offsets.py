@@ -9,7 +9,7 @@ Source: Kafka's `GroupCoordinatorService.describeShareGroupOffsets`, `alterShare
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from lowtide.broker.coordinator.groups.group_shard import Groups
 from lowtide.broker.coordinator.runtime.effects import Effects
@@ -35,6 +35,19 @@ if TYPE_CHECKING:
 UNKNOWN_LAG = -1
 
 
+_WHY: Final = {
+    ErrorCode.GROUP_ID_NOT_FOUND: "Group {} is not a share group.",
+    ErrorCode.NON_EMPTY_GROUP: "Share group {} has members. All of them have to leave first.",
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: "Share group {}, or where it continues, is being changed.",
+    ErrorCode.GROUP_MAX_SIZE_REACHED: "Group {} is not created: the broker has as many groups as it may have, or too many begin at once.",
+}
+
+
+def why_not(error: ErrorCode, group_id: str) -> str | None:
+    """Returns the message that an administrator gets with an error about a whole group; None where the code says all."""
+    return _WHY[error].format(group_id) if error in _WHY else None
+
+
 class ShareOffsets:
     """Of one broker's groups."""
 
@@ -46,26 +59,31 @@ class ShareOffsets:
     async def describe(self, wanted: DescribeShareOffsetsGroup) -> DescribedShareOffsetsGroup:
         """How far a group is in partitions, in all that have a state where none are named. A start of -1 isn't known yet.
 
-        Errors: GROUP_ID_NOT_FOUND, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS; of partitions those of ReadShareGroupStateSummary.
+        A group that doesn't exist yet has no offsets, which is no error.
+
+        Errors: GROUP_ID_NOT_FOUND for a group of another type, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS; of partitions those of
+        ReadShareGroupStateSummary.
         """
         group_id = wanted.group_id
         shard = self._groups.find(group_id)
         if isinstance(shard, ErrorCode):
             return DescribedShareOffsetsGroup(group_id=group_id, error_code=shard)
         group = shard.state.by_id.find_share(group_id)
-        if group is None:
-            message = f"Group {group_id} is not a share group."
-            return DescribedShareOffsetsGroup(group_id=group_id, error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message=message)
+        if group is None and group_id in shard.state.by_id:
+            error = ErrorCode.GROUP_ID_NOT_FOUND
+            return DescribedShareOffsetsGroup(group_id=group_id, error_code=error, error_message=why_not(error, group_id))
         image = self._groups.broker.metadata.image
         if wanted.topics is None:
-            rows = {name: (topic_id, sorted(numbers)) for topic_id, (name, numbers) in group.states.initialized.items()}
+            begun = {} if group is None else group.states.initialized
+            rows = {name: (topic_id, sorted(numbers)) for topic_id, (name, numbers) in begun.items()}
         else:
             rows = {}
             for row in wanted.topics:
                 topic = image.topics.get(row.topic_name)
                 rows[row.topic_name] = (ZERO_TOPIC_ID if topic is None else topic.topic_id, list(dict.fromkeys(row.partitions)))
-        places = [SharePlace(group_id, topic_id, number) for topic_id, numbers in rows.values() if any(topic_id) for number in numbers]
-        found = await self._persister.summarize(group_id, places)
+        known = [] if group is None else [row for row in rows.values() if row[0] != ZERO_TOPIC_ID]
+        places = [SharePlace(group_id, topic_id, number) for topic_id, numbers in known for number in numbers]
+        found = await self._persister.summarize(group_id, places) if places else {}
         topics = [
             DescribedShareOffsetsTopic(
                 topic_name=name,

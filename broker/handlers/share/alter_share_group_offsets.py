@@ -12,7 +12,7 @@ KIPs: 932.
 from __future__ import annotations
 
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.coordinator.groups.share_offsets import ShareOffsets
+from lowtide.broker.coordinator.groups.share_offsets import ShareOffsets, why_not
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
@@ -40,7 +40,7 @@ def handler(broker: BrokerContext, offsets: ShareOffsets) -> HandlerSpec:
                 starts |= {each.partition_index: each.start_offset for each in row.partitions if each.partition_index in known}
         outcome = await offsets.alter(request.group_id, wanted)
         if isinstance(outcome, ErrorCode):
-            return AlterShareGroupOffsetsResponse(error_code=outcome)
+            return AlterShareGroupOffsetsResponse(error_code=outcome, error_message=why_not(outcome, request.group_id))
         responses = []
         for row in request.topics:
             topic = image.topics.get(row.topic_name)
@@ -50,8 +50,13 @@ def handler(broker: BrokerContext, offsets: ShareOffsets) -> HandlerSpec:
                 number: outcome.get(SharePlace(request.group_id, topic_id, number), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                 for number in numbers
             }
-            partitions = [AlteredShareOffset(partition_index=number, error_code=code) for number, code in codes.items()]
+            partitions = [_altered(row.topic_name, number, code) for number, code in codes.items()]
             responses.append(AlteredShareOffsetsTopic(topic_name=row.topic_name, topic_id=topic_id, partitions=partitions))
         return AlterShareGroupOffsetsResponse(responses=responses)
 
     return HandlerSpec(key=ApiKey.ALTER_SHARE_GROUP_OFFSETS, handle_later=handle)
+
+
+def _altered(name: str, number: int, code: ErrorCode) -> AlteredShareOffset:
+    message = f"There is no partition {name}-{number}." if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else None
+    return AlteredShareOffset(partition_index=number, error_code=code, error_message=message)

@@ -11,8 +11,10 @@ KIPs: 932.
 
 from __future__ import annotations
 
+from typing import Final
+
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.coordinator.groups.share_offsets import ShareOffsets
+from lowtide.broker.coordinator.groups.share_offsets import ShareOffsets, why_not
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
@@ -24,6 +26,8 @@ from lowtide.protocol.messages.delete_share_group_offsets import (
 )
 from lowtide.protocol.types import ZERO_TOPIC_ID
 
+_UNKNOWN: Final = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
 
 def handler(broker: BrokerContext, offsets: ShareOffsets) -> HandlerSpec:
     """The handler over the share groups of a broker."""
@@ -34,9 +38,15 @@ def handler(broker: BrokerContext, offsets: ShareOffsets) -> HandlerSpec:
         ids = {name: topics[name].topic_id if name in topics else ZERO_TOPIC_ID for name in names}
         outcome = await offsets.delete(request.group_id, {ids[name]: topics[name] for name in names if name in topics})
         if isinstance(outcome, ErrorCode):
-            return DeleteShareGroupOffsetsResponse(error_code=outcome)
-        codes = {name: outcome.get(topic_id, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) for name, topic_id in ids.items()}
-        rows = [DeletedShareOffsetsTopic(topic_name=name, topic_id=ids[name], error_code=code) for name, code in codes.items()]
+            return DeleteShareGroupOffsetsResponse(error_code=outcome, error_message=why_not(outcome, request.group_id))
+        codes = {name: outcome.get(topic_id, _UNKNOWN) for name, topic_id in ids.items()}
+        unknown = {
+            name: f"Share group {request.group_id} has no offsets of topic {name}." for name, code in codes.items() if code == _UNKNOWN
+        }
+        rows = [
+            DeletedShareOffsetsTopic(topic_name=name, topic_id=ids[name], error_code=code, error_message=unknown.get(name))
+            for name, code in codes.items()
+        ]
         return DeleteShareGroupOffsetsResponse(responses=rows)
 
     return HandlerSpec(key=ApiKey.DELETE_SHARE_GROUP_OFFSETS, handle_later=handle)

@@ -1,11 +1,12 @@
 """DescribeShareGroupOffsets: v0-v1.
 
 Behaviour: how far share groups are that are coordinated here, in the partitions that are named, or in all that have a state. A start of -1
-isn't known yet: no member has fetched. Groups that are named twice are described twice.
+isn't known yet: no member has fetched, or the group doesn't exist yet. Groups that are named twice are described twice.
 
 Version notes: v1 has the lag, where this broker leads the partition; else it is -1.
 
-Errors: GROUP_ID_NOT_FOUND, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS; of partitions those of ReadShareGroupStateSummary.
+Errors: GROUP_ID_NOT_FOUND for a group of another type, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS; of partitions those of
+ReadShareGroupStateSummary.
 
 KIPs: 932, 1226.
 """

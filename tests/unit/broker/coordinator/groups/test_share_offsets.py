@@ -10,7 +10,7 @@ import pytest
 
 from lowtide.broker.coordinator.consumer.consumer_member import ConsumerMember
 from lowtide.broker.coordinator.consumer.share_group import ShareGroup
-from lowtide.broker.coordinator.groups.share_offsets import UNKNOWN_LAG, ShareOffsets
+from lowtide.broker.coordinator.groups.share_offsets import UNKNOWN_LAG, ShareOffsets, why_not
 from lowtide.broker.coordinator.share.state_batches import UNKNOWN_START
 from lowtide.broker.pending import Pending
 from lowtide.metadata.image import TopicImage
@@ -118,7 +118,7 @@ def test_a_topic_that_is_not_there_has_no_offsets() -> None:
     world.begin_share_group(0)
     (row,) = world.describe({"v": [0]}).topics
     assert (row.topic_id, row.partitions) == (ZERO_TOPIC_ID, [DescribedShareOffset(partition_index=0)])
-    assert world.persister.asked == [("summarize", GROUP, [])]
+    assert world.persister.asked == []
 
 
 def test_what_the_share_coordinator_cannot_say_is_an_error_of_the_partition() -> None:
@@ -145,6 +145,21 @@ def test_the_lag_is_of_records_that_are_not_delivered_for_good_where_it_is_known
     assert world.lags(0) == [0], "the start is ahead of what is committed"
     world.partitions[TopicPartition("t", 0)].is_leader = False
     assert world.lags(0) == [UNKNOWN_LAG]
+
+
+def test_a_group_that_does_not_exist_yet_has_no_offsets() -> None:
+    """As in Kafka. The share coordinator is not asked: that would create its topic."""
+    world = World()
+    assert world.describe(group_id="new") == DescribedShareOffsetsGroup(group_id="new")
+    answer = world.describe({"t": [0, 9], "v": [0]}, group_id="new")
+    assert (answer.error_code, answer.error_message) == (NONE, None)
+    assert [(row.topic_name, row.topic_id) for row in answer.topics] == [("t", T.topic_id), ("v", ZERO_TOPIC_ID)]
+    assert [row.partitions for row in answer.topics] == [
+        [DescribedShareOffset(partition_index=0), DescribedShareOffset(partition_index=9)],
+        [DescribedShareOffset(partition_index=0)],
+    ]
+    assert world.persister.asked == []
+    assert not world.shard().state.by_id
 
 
 def test_a_group_that_is_not_a_share_group_or_not_coordinated_here_is_an_error() -> None:
@@ -265,3 +280,17 @@ def test_a_group_that_is_not_there_forgets_nothing() -> None:
     world = World()
     assert world.delete(T) == NOT_FOUND
     assert not world.shard().state.by_id
+
+
+# ---------------------------------------------------------------------- why not
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (ErrorCode.NON_EMPTY_GROUP, "Share group g has members. All of them have to leave first."),
+        (NOT_FOUND, "Group g is not a share group."),
+        (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "Share group g, or where it continues, is being changed."),
+        (NOT_COORDINATOR, None),
+    ],
+)
+def test_what_is_refused_says_why(error: ErrorCode, message: str | None) -> None:
+    assert why_not(error, "g") == message
