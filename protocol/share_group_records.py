@@ -23,14 +23,16 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum
-from typing import ClassVar, Final, TypeAlias
+from typing import Annotated, ClassVar, Final, TypeAlias
 
 import msgspec
 
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.consumer_group_records import MemberTarget, TargetAssignmentEpoch, TargetTopicPartitions
 from lowtide.protocol.errors import ProtocolError
-from lowtide.protocol.schema import ApiMessage, Int8, Int32, Int64, Message, String, Uuid, Versions
+from lowtide.protocol.schema import ApiMessage, Int8, Int32, Int64, Message, String, Tagged, Uuid, Versions
+
+UNKNOWN_PARTITION_COUNT: Final = -1
 
 _INT16 = struct.Struct(">h")
 _VERSION: Final = _INT16.pack(0)
@@ -97,12 +99,17 @@ class ShareMemberCurrent(ApiMessage, kw_only=True):
 
 
 class StatePartitions(Message, kw_only=True):
-    """Partitions of one topic; `create_timestamp` is when their state was asked to begin, in wall-clock milliseconds."""
+    """Partitions of one topic; `create_timestamp` is when their state was asked to begin, in wall-clock milliseconds.
+
+    `first_count` is Lowtide's own, in a tag far above those of Kafka: how many partitions the topic had when the group first knew it, -1 in
+    records of versions that didn't note it.
+    """
 
     topic_id: Uuid
     topic_name: String
     partitions: list[Int32]
     create_timestamp: Int64 = 0
+    first_count: Annotated[Int32, Tagged(10_000, "0+")] = UNKNOWN_PARTITION_COUNT
 
 
 class StateTopic(Message, kw_only=True):

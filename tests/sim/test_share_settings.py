@@ -8,6 +8,7 @@ from typing import Any
 
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from lowtide.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from lowtide.protocol.messages.describe_consumed_offsets import ConsumedOffsetsTopic, DescribeConsumedOffsetsRequest
 from lowtide.protocol.messages.end_txn import EndTxnRequest
@@ -138,6 +139,30 @@ def test_a_group_begins_with_records_that_are_no_older() -> None:
         await one.join()
         row = await one.row()
         assert (acquired(row), values(row)) == ([(1, 1, 1)], [b"new"])
+
+    simulate(run)
+
+
+def test_what_is_written_to_added_partitions_before_the_group_notices_is_delivered() -> None:
+    """With `latest`, which passes over what was in the first partitions before the group."""
+
+    async def run(cluster: ShareCluster) -> None:
+        await produce(cluster, 0, [b"before"])
+        one, two = ShareMember(cluster, "one"), ShareMember(cluster, "two", partition=2)
+        await one.join()
+        await one.fetch()
+        topics = [CreatePartitionsTopic(name="t", count=3, assignments=None)]
+        request = CreatePartitionsRequest(topics=topics, timeout_ms=10_000, validate_only=False)
+        answer = await cluster.clients[1].request(request, 3)
+        assert answer.results[0].error_code == NONE
+        await produce(cluster, 2, [b"early"])
+        await asyncio.sleep(10)
+        await one.join({0, 1, 2})
+        row = await two.row()
+        assert (acquired(row), values(row)) == ([(0, 0, 1)], [b"early"])
+        await produce(cluster, 0, [b"after"])
+        row = await one.row()
+        assert (acquired(row), values(row)) == ([(1, 1, 1)], [b"after"])
 
     simulate(run)
 

@@ -25,6 +25,7 @@ from lowtide.protocol.consumer_group_records import MemberTarget, TargetAssignme
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.share_group_heartbeat import LEAVE_EPOCH
 from lowtide.protocol.share_group_records import (
+    UNKNOWN_PARTITION_COUNT,
     ShareGroupChange,
     ShareGroupEpoch,
     ShareMemberCurrent,
@@ -66,19 +67,35 @@ class KnownStates(msgspec.Struct, frozen=True):
     initializing: Mapping[TopicId, InitializingTopic] = msgspec.field(default_factory=dict)
     initialized: Mapping[TopicId, tuple[str, frozenset[int]]] = msgspec.field(default_factory=dict)
     deleting: Mapping[TopicId, str] = msgspec.field(default_factory=dict)
+    first_counts: Mapping[TopicId, int] = msgspec.field(default_factory=dict)
+    """How many partitions each topic had when the group first knew it, as far as that was noted. Those above were added since."""
+
+    def first_count(self, topic_id: TopicId, count: int) -> int:
+        """Returns how many partitions a topic had when the group first knew it: `count`, which it has now, where it doesn't know it yet."""
+        noted = self.first_counts.get(topic_id)
+        if noted is not None:
+            return noted
+        asked = self.initializing.get(topic_id)
+        known = self.initialized.get(topic_id, ("", frozenset[int]()))[1] | (asked.partitions if asked is not None else frozenset())
+        return max(known) + 1 if known else count
 
     def record(self) -> SharePartitionStates:
         """What is kept of it."""
         return SharePartitionStates(
             initializing_topics=[
-                StatePartitions(topic_id=topic_id, topic_name=row.name, partitions=sorted(row.partitions), create_timestamp=row.since_ms)
-                for topic_id, row in self.initializing.items()
+                self._row(topic_id, row.name, row.partitions, row.since_ms) for topic_id, row in self.initializing.items()
             ],
-            initialized_topics=[
-                StatePartitions(topic_id=topic_id, topic_name=name, partitions=sorted(numbers))
-                for topic_id, (name, numbers) in self.initialized.items()
-            ],
+            initialized_topics=[self._row(topic_id, name, numbers) for topic_id, (name, numbers) in self.initialized.items()],
             deleting_topics=[StateTopic(topic_id=topic_id, topic_name=name) for topic_id, name in self.deleting.items()],
+        )
+
+    def _row(self, topic_id: TopicId, name: str, numbers: Iterable[int], since_ms: int = 0) -> StatePartitions:
+        return StatePartitions(
+            topic_id=topic_id,
+            topic_name=name,
+            partitions=sorted(numbers),
+            create_timestamp=since_ms,
+            first_count=self.first_counts.get(topic_id, UNKNOWN_PARTITION_COUNT),
         )
 
     def includes(self, topic_id: TopicId) -> bool:
@@ -105,6 +122,11 @@ def states_of(value: SharePartitionStates) -> KnownStates:
         },
         initialized={row.topic_id: (row.topic_name, frozenset(row.partitions)) for row in value.initialized_topics},
         deleting={row.topic_id: row.topic_name for row in value.deleting_topics},
+        first_counts={
+            row.topic_id: row.first_count
+            for row in (*value.initializing_topics, *value.initialized_topics)
+            if row.first_count != UNKNOWN_PARTITION_COUNT
+        },
     )
 
 

@@ -1,5 +1,8 @@
 """How the states of a share group's partitions begin: asked of the share coordinator, and assigned when they have begun.
 
+In the partitions that a topic has when a group first knows it, the group begins where `share.auto.offset.reset` says. Partitions that are
+added later begin at 0: what is written to them before the group notices them is not lost (KAFKA-20742).
+
 Guards: what was asked for is in a record before it is asked for; what isn't answered in `group.share.initialize.retry.interval.ms` is asked
 for again, by the next heartbeat. Beginning is repeatable, so that costs nothing.
 
@@ -10,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
@@ -21,16 +24,23 @@ from lowtide.broker.coordinator.consumer.share_group import INITIAL_EPOCH, Initi
 from lowtide.broker.coordinator.group_admission import GroupAdmission
 from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.runtime.effects import Effects, Reply
+from lowtide.broker.coordinator.share.state_batches import UNKNOWN_START
 from lowtide.protocol.consumer_group_records import TargetAssignmentEpoch
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.share_group_records import ShareChangeValue, ShareGroupChange, ShareGroupEpoch, ShareRecordType, encode_share_change
-from lowtide.protocol.types import UNKNOWN_OFFSET, TopicId
+from lowtide.protocol.types import UNKNOWN_OFFSET, Offset, TopicId
+
+Starts: TypeAlias = Mapping[TopicId, Mapping[int, Offset]]
+"""Where partitions are to begin: `UNKNOWN_START` where the leader finds that by `share.auto.offset.reset`."""
+
+ADDED_START: Final[Offset] = 0
+"""Where partitions begin that were added to a topic."""
 
 
 class StatePorts(Protocol):
     """What share groups need of the share coordinator."""
 
-    def initialize(self, group_id: str, state_epoch: int, wanted: Mapping[TopicId, Iterable[int]]) -> None:
+    def initialize(self, group_id: str, state_epoch: int, wanted: Starts) -> None:
         """Have the states of share partitions begin, and then `ShareGroups.on_initialized`."""
         ...
 
@@ -68,7 +78,8 @@ class ShareStart:
 
         `member` is the one that has shown itself, before and after what it says.
         """
-        states, wanted, initializing = group.states, {}, dict(group.states.initializing)
+        states, wanted = group.states, dict[TopicId, Mapping[int, Offset]]()
+        initializing, first_counts = dict(states.initializing), dict(states.first_counts)
         fresh_ms = effects.wall_ms - self.settings.share_initialize_retry_ms
         for name in sorted(group.subscriptions.names_after(*member)):
             topic = self.topics.image.topics.get(name)
@@ -81,15 +92,17 @@ class ShareStart:
             asked = initializing.get(topic.topic_id)
             if asked is not None and asked.since_ms > fresh_ms and missing <= asked.partitions:
                 continue
-            wanted[topic.topic_id] = missing
+            first = first_counts[topic.topic_id] = states.first_count(topic.topic_id, len(topic.partitions))
+            wanted[topic.topic_id] = {number: UNKNOWN_START if number < first else ADDED_START for number in sorted(missing)}
             initializing[topic.topic_id] = InitializingTopic(name, missing, effects.wall_ms)
         if not wanted:
             return
         deleting = {topic_id: name for topic_id, name in states.deleting.items() if topic_id not in wanted}
-        _keep_states(group, msgspec.structs.replace(states, initializing=initializing, deleting=deleting), effects)
+        kept = KnownStates(initializing=initializing, initialized=states.initialized, deleting=deleting, first_counts=first_counts)
+        _keep_states(group, kept, effects)
         effects.then.append(partial(self._ask_to_begin, group.group_id, epoch, wanted))
 
-    def _ask_to_begin(self, group_id: str, epoch: int, wanted: Mapping[TopicId, frozenset[int]], error: ErrorCode, _: Effects) -> None:
+    def _ask_to_begin(self, group_id: str, epoch: int, wanted: Starts, error: ErrorCode, _: Effects) -> None:
         if error == ErrorCode.NONE and self.ports is not None and self.by_id.find_share(group_id) is not None:
             self.ports.initialize(group_id, epoch, wanted)
 
@@ -129,6 +142,7 @@ class ShareStart:
             initializing={topic_id: row for topic_id, row in states.initializing.items() if topic_id not in gone},
             initialized={topic_id: row for topic_id, row in states.initialized.items() if topic_id not in gone},
             deleting={**states.deleting, **{topic_id: name for topic_id, name in names.items() if topic_id in gone}},
+            first_counts=states.first_counts,
         )
         _keep_states(group, kept, effects)
         effects.answer_when_committed(reply, ErrorCode.NONE if topics is None else group.group_epoch, partial(self._failed, group_id))
@@ -151,8 +165,11 @@ class ShareStart:
         group = self._take(group_id, reply, effects)
         if group is None:
             return
-        states, initializing = group.states, dict(group.states.initializing)
+        states, initializing, first_counts = group.states, dict(group.states.initializing), dict(group.states.first_counts)
+        counts = self.topics.partition_counts(wanted)
         for topic_id, (name, numbers) in wanted.items():
+            if topic_id in counts:
+                first_counts[topic_id] = states.first_count(topic_id, counts[topic_id])
             asked = initializing.get(topic_id)
             all_numbers = frozenset(numbers) | (asked.partitions if asked is not None else frozenset())
             initializing[topic_id] = InitializingTopic(name, all_numbers, effects.wall_ms)
@@ -160,7 +177,8 @@ class ShareStart:
         value = ShareGroupEpoch(epoch=epoch, metadata_hash=group.metadata_hash)
         keep_empty(group, value, effects)
         deleting = {topic_id: name for topic_id, name in states.deleting.items() if topic_id not in wanted}
-        _keep_states(group, msgspec.structs.replace(states, initializing=initializing, deleting=deleting), effects)
+        kept = KnownStates(initializing=initializing, initialized=states.initialized, deleting=deleting, first_counts=first_counts)
+        _keep_states(group, kept, effects)
         effects.answer_when_committed(reply, epoch, partial(self._failed, group_id))
 
     def note_deleted(self, group_id: str, topics: Iterable[TopicId], effects: Effects) -> None:
@@ -210,9 +228,11 @@ class ShareStart:
                 initializing={topic_id: row for topic_id, row in states.initializing.items() if topic_id not in gone},
                 initialized={topic_id: row for topic_id, row in states.initialized.items() if topic_id not in gone},
                 deleting={topic_id: name for topic_id, name in states.deleting.items() if topic_id not in gone},
+                first_counts=states.first_counts,
             )
             _keep_states(share, kept, effects)
 
 
 def _keep_states(group: ShareGroup, states: KnownStates, effects: Effects) -> None:
+    """Ask for a record of states. A topic that has none any more is not known any more: its `first_counts` are in no row."""
     keep(group, ShareRecordType.STATES, "", states.record(), effects)

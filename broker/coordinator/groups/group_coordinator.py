@@ -11,6 +11,7 @@ from lowtide.broker.administration.topic_administrator import TopicAdministrator
 from lowtide.broker.authorizer.resources import Operation, topic
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.classic.joining import Client
+from lowtide.broker.coordinator.consumer.share_start import Starts
 from lowtide.broker.coordinator.consumer.topic_view import TopicView
 from lowtide.broker.coordinator.group_admission import GroupAdmission
 from lowtide.broker.coordinator.group_settings import group_settings
@@ -21,7 +22,6 @@ from lowtide.broker.coordinator.runtime.effects import Effects, append_error
 from lowtide.broker.coordinator.runtime.offsets_topic import GROUP_TOPIC, OffsetsTopic, forget_hashes
 from lowtide.broker.coordinator.runtime.shard import CoordinatedTopic, Shard
 from lowtide.broker.coordinator.share.share_persister import SharePersister
-from lowtide.broker.coordinator.share.state_batches import UNKNOWN_START
 from lowtide.broker.network.features import serves_consumer_groups
 from lowtide.broker.pacing import Pacing
 from lowtide.broker.pending import Pending, answer_of, promised
@@ -261,9 +261,9 @@ class ShareStarter:
         self._groups = groups
         self._persister = persister
 
-    def initialize(self, group_id: str, state_epoch: int, wanted: Mapping[TopicId, Iterable[int]]) -> None:
+    def initialize(self, group_id: str, state_epoch: int, wanted: Starts) -> None:
         """Ask for it. What fails is asked for again by a heartbeat, after a while."""
-        places = {SharePlace(group_id, topic_id, number): UNKNOWN_START for topic_id, numbers in wanted.items() for number in numbers}
+        places = {SharePlace(group_id, topic_id, number): start for topic_id, starts in wanted.items() for number, start in starts.items()}
         work = self._initialize(group_id, state_epoch, places)
         self._groups.broker.tasks.spawn(work, name=f"begin the states of share group {group_id}")
 

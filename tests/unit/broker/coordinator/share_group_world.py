@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from lowtide.broker.coordinator.classic.joining import Client
 from lowtide.broker.coordinator.consumer.share_group import ShareGroup
 from lowtide.broker.coordinator.consumer.share_groups import check_heartbeat, heartbeat_failed
+from lowtide.broker.coordinator.consumer.share_start import Starts
 from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.groups.group_shard import Groups
 from lowtide.protocol.errors import ErrorCode
@@ -26,13 +27,15 @@ class ShareGroupWorld(World):
         self.cluster = Cluster(topics if topics is not None else {"t": 4})
         self.begins = True
         self.asked: list[tuple[str, int, dict[TopicId, list[int]]]] = []
+        self.starts: list[Starts] = []
         super().__init__(settings if settings is not None else GroupSettings(share_assignment_interval_ms=0), seed=seed)
 
     def make_groups(self, settings: GroupSettings, seed: int, topics: Any = None) -> Groups:
         return Groups(settings, random.Random(seed), topics=self.cluster.view, states=self)
 
-    def initialize(self, group_id: str, state_epoch: int, wanted: Mapping[TopicId, Iterable[int]]) -> None:
+    def initialize(self, group_id: str, state_epoch: int, wanted: Starts) -> None:
         """What the share coordinator is asked for."""
+        self.starts.append(wanted)
         self.asked.append((group_id, state_epoch, {topic_id: sorted(numbers) for topic_id, numbers in wanted.items()}))
         if self.begins:
             self.begin()

@@ -8,6 +8,7 @@ import pytest
 
 from lowtide.broker.coordinator.consumer.share_group import InitializingTopic, KnownStates
 from lowtide.broker.coordinator.group_settings import GroupSettings
+from lowtide.broker.coordinator.share.state_batches import UNKNOWN_START
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.share_group_records import ShareGroupChange, ShareRecordType
 from tests.unit.broker.coordinator.group_world import GROUP, WALL_START_MS
@@ -84,6 +85,100 @@ def test_partitions_that_a_topic_has_got_since_are_asked_for_at_once() -> None:
     assert world.group.states.initializing == {world.ids(): InitializingTopic("t", frozenset(range(6)), WALL_START_MS)}
 
 
+LATEST, FIRST = UNKNOWN_START, 0
+
+
+def starts(world: ShareGroupWorld, name: str = "t") -> dict[int, int]:
+    """Where partitions were last asked to begin."""
+    return dict(world.starts[-1][world.ids(name)])
+
+
+def test_partitions_that_were_added_to_a_topic_begin_at_their_first_record() -> None:
+    """Else `latest` would pass over what is written to them before the group notices them."""
+    world = waiting_world(t=2)
+    world.enter("a")
+    assert starts(world) == {0: LATEST, 1: LATEST}
+    world.begin()
+    world.cluster.set_topic("t", 4)
+    world.beat("a", 2)
+    assert starts(world) == {2: FIRST, 3: FIRST}
+
+
+def test_what_is_asked_for_again_begins_where_it_was_to_begin() -> None:
+    """Some partitions were there from the first, others were added, and the share coordinator has not answered for either."""
+    world = waiting_world(t=2)
+    world.enter("a")
+    world.cluster.set_topic("t", 3)
+    world.beat("a", 2)
+    wanted = {0: LATEST, 1: LATEST, 2: FIRST}
+    assert starts(world) == wanted
+    world.now_ms += RETRY_MS
+    world.beat("a", world.group.members["a"].member_epoch)
+    assert (len(world.starts), starts(world)) == (3, wanted)
+    other = world.reload()
+    assert isinstance(other, ShareGroupWorld)
+    other.groups.shares.states.ports = other
+    other.now_ms = world.now_ms + RETRY_MS
+    other.beat("a", world.group.members["a"].member_epoch)
+    assert starts(other) == wanted, "also after a move of the coordinator"
+
+
+def test_a_group_that_had_no_members_begins_added_partitions_at_their_first_record() -> None:
+    world = waiting_world(t=2)
+    world.enter("a")
+    world.begin()
+    world.beat("a", -1)
+    world.cluster.set_topic("t", 3)
+    world.enter("b")
+    assert starts(world) == {2: FIRST}
+
+
+def test_a_topic_that_was_created_again_is_a_new_one() -> None:
+    world = waiting_world(t=2)
+    world.enter("a")
+    world.begin()
+    gone = world.ids()
+    world.cluster.set_topic("t", 0)
+    ask(world, "forget_topics", [gone])
+    assert world.group.states == KnownStates()
+    world.cluster.set_topic("t", 3)
+    assert world.ids() != gone
+    world.beat("a", world.group.members["a"].member_epoch)
+    assert starts(world) == {0: LATEST, 1: LATEST, 2: LATEST}
+
+
+def test_a_topic_that_the_group_has_forgotten_is_a_new_one() -> None:
+    world = waiting_world(t=2)
+    world.enter("a")
+    world.begin()
+    world.beat("a", -1)
+    ask(world, "begin_deletion", [world.ids()])
+    ask(world, "note_deleted", GROUP, [world.ids()])
+    world.groups.shares.states.end_deletion(GROUP)
+    world.cluster.set_topic("t", 3)
+    world.enter("b")
+    assert starts(world) == {0: LATEST, 1: LATEST, 2: LATEST}
+
+
+def test_partitions_whose_starts_were_not_set_with_others_are_not_added_ones() -> None:
+    """An administrator sets where one partition of a topic starts, before the group is used."""
+    world = waiting_world(t=3)
+    assert ask(world, "begin_again", {world.ids(): ("t", [0])}) == 2
+    ask(world, "on_initialized", GROUP, {world.ids(): [0]})
+    world.groups.shares.states.end_deletion(GROUP)
+    world.cluster.set_topic("t", 4)
+    world.enter("a")
+    assert starts(world) == {1: LATEST, 2: LATEST, 3: FIRST}
+
+
+def test_states_of_versions_that_did_not_note_the_count() -> None:
+    world = empty_world(KnownStates(initialized={OTHER: ("o", frozenset({0}))}))
+    set_states(world, KnownStates(initialized={world.ids(): ("t", frozenset({0, 1}))}))
+    world.enter("b")
+    assert starts(world) == {2: FIRST, 3: FIRST}, "those below the highest one that is known were there from the first"
+    assert world.group.states.first_counts == {world.ids(): 2}
+
+
 @pytest.mark.parametrize(("age_ms", "count"), [(RETRY_MS - 1, 1), (RETRY_MS, 2)])
 def test_what_did_not_begin_is_asked_for_again_after_a_while(age_ms: int, count: int) -> None:
     world = waiting_world()
@@ -125,7 +220,7 @@ def test_what_has_begun_is_what_was_asked_for() -> None:
     assert world.group.states.initialized == {topic: ("t", frozenset({0, 1}))}
     assert world.group.states.initializing == {topic: InitializingTopic("t", frozenset({2, 3}), since_ms)}
     ask(world, "on_initialized", GROUP, {topic: [2, 3]})
-    assert world.group.states == KnownStates(initialized={topic: ("t", frozenset({0, 1, 2, 3}))})
+    assert world.group.states == KnownStates(initialized={topic: ("t", frozenset({0, 1, 2, 3}))}, first_counts={topic: 4})
     count = world.end_offset
     ask(world, "on_initialized", "gone", {topic: [0]})
     assert world.end_offset == count

@@ -58,7 +58,8 @@ def with_member(world: World) -> None:
 
 # ---------------------------------------------------------------------- begin
 def initialize(world: World, wanted: dict[TopicId, list[int]]) -> None:
-    starter(world).initialize(GROUP, 7, wanted)
+    starts = {topic_id: {number: UNKNOWN_START if number < 2 else 0 for number in numbers} for topic_id, numbers in wanted.items()}
+    starter(world).initialize(GROUP, 7, starts)
     asyncio.run(world.do_tasks())
 
 
@@ -75,7 +76,7 @@ def test_states_that_have_begun_are_noted_for_the_group() -> None:
     world = about_to_begin(0, 1, 2)
     world.persister.errors = {1: ErrorCode.NETWORK_EXCEPTION, 2: ErrorCode.FENCED_STATE_EPOCH}
     initialize(world, {T: [0, 1, 2]})
-    places = {SharePlace(GROUP, T, number): UNKNOWN_START for number in range(3)}
+    places = {SharePlace(GROUP, T, number): start for number, start in enumerate((UNKNOWN_START, UNKNOWN_START, 0))}
     assert world.persister.asked == [("initialize", GROUP, 7, places)]
     states = group_of(world).states
     assert states.initialized == {T: ("t", frozenset({0, 2}))}, "there is a state where a later epoch has begun"
