@@ -3,7 +3,7 @@
 Pure: a request, the time and the state give records and answers. All changes come from records. An answer says only what can't be lost.
 
 Guards: a leader that another has followed writes nothing any more (FENCED_LEADER_EPOCH), and nothing is written of a state that has begun
-again since (FENCED_STATE_EPOCH); the log isn't cut before a record that a state follows from.
+again since (FENCED_STATE_EPOCH); a write moves the start offset forward only; the log isn't cut before a record that a state follows from.
 
 Source: Kafka's `ShareCoordinatorShard`, `ShareCoordinatorOffsetsManager`; KIP-932.
 """
@@ -250,13 +250,16 @@ class ShareStates:
         effects.changes.append(ShareStateChange(place, value))
 
     def _change(self, place: SharePlace, known: ShareState, row: WriteStatePartition, leader_epoch: int, effects: Effects) -> None:
-        """Ask for the record of a change: an update, or a snapshot after so many of them."""
+        """Ask for the record of a change: an update, or a snapshot after so many of them. A write that comes late takes nothing back."""
+        start_offset, complete_count = max(
+            (row.start_offset, row.delivery_complete_count), (known.start_offset, known.delivery_complete_count)
+        )
         update = ShareUpdate(
             snapshot_epoch=known.snapshot_epoch,
             leader_epoch=leader_epoch,
-            start_offset=row.start_offset,
-            delivery_complete_count=row.delivery_complete_count,
-            state_batches=combine(row.state_batches, row.start_offset),
+            start_offset=start_offset,
+            delivery_complete_count=complete_count,
+            state_batches=combine(row.state_batches, start_offset),
         )
         if known.update_count < self.settings.updates_per_snapshot:
             self._keep(place, update, effects)

@@ -49,6 +49,23 @@ def test_a_leader_that_another_has_followed_is_fenced() -> None:
         world.move()
 
 
+def test_a_write_that_comes_late_takes_nothing_back() -> None:
+    """A leader that got no answer has sent it again, and then a later one; the first copy arrives last."""
+    world = ShareWorld()
+    world.initialize()
+
+    def progress() -> tuple[int, int]:
+        found = world.summarize().response
+        return found.start_offset, found.delivery_complete_count
+
+    for start, count, expected in ((5, 3, (5, 3)), (5, 1, (5, 3)), (9, 1, (9, 1)), (5, 3, (9, 1)), (-1, 7, (9, 1)), (9, 2, (9, 2))):
+        assert world.write(batch(start + 5, start + 5), start_offset=start, count=count).error == NONE
+        assert progress() == expected
+        world.move()
+        assert progress() == expected
+    assert min(row[0] for row in rows(world.read())) >= 9
+
+
 def test_reading_again_in_the_same_epoch_costs_no_record() -> None:
     world = ShareWorld()
     world.initialize()

@@ -82,7 +82,7 @@ class Machine(RuleBasedStateMachine):
             for first, size, state, count in ranges:
                 for offset in range(first, first + size + 1):
                     known.records[offset] = max(known.records.get(offset, (0, 0)), (count, state))
-            known.start_offset = start if start != -1 else known.start_offset
+            known.start_offset = max(known.start_offset, start)
             known.records = {offset: value for offset, value in known.records.items() if offset >= known.start_offset}
 
     @rule(place=PLACE)
