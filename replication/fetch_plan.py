@@ -121,7 +121,8 @@ class FetchPlan:
             row_id = self._row_id(known)
             del self._by_row[row_id]
             self._awaited.pop(key, None)
-            self._leave_out(known, row_id)
+            known.partition.follower_reads.leave_session()
+            self._leave_out(row_id)
 
     def touch(self, following: Following) -> None:
         """Its state may have changed."""
@@ -263,7 +264,7 @@ class FetchPlan:
                 continue
             row_id = self._row_id(following)
             if not _is_ready(following, now_ms):
-                self._leave_out(following, row_id)
+                self._leave_out(row_id)
                 continue
             row = self._row(following, now_ms)
             if self._sent.get(row_id) != row:
@@ -271,8 +272,8 @@ class FetchPlan:
                 self._forgotten.pop(row_id, None)
         return rows
 
-    def _leave_out(self, following: Following, row_id: RowId) -> None:
-        following.partition.follower_reads.leave_session()
+    def _leave_out(self, row_id: RowId) -> None:
+        """The next request takes the partition out of the session, unless it names the partition again."""
         if self._sent.pop(row_id, None) is not None and self._session_epoch:
             self._forgotten[row_id] = None
 
@@ -316,6 +317,8 @@ class FetchPlan:
         topics: dict[TopicId, list[int]] = {}
         for name, partition in self._forgotten:
             assert isinstance(name, bytes), "sessions go by topic ids"
+            if (following := self._by_row.get((name, partition))) is not None:
+                following.partition.follower_reads.leave_session()
             topics.setdefault(name, []).append(partition)
         self._forgotten.clear()
         return [ForgottenTopic(topic_id=topic_id, partitions=partitions) for topic_id, partitions in topics.items()]

@@ -4,7 +4,11 @@ A session has an id and an epoch that counts its requests. The cache is bounded 
 many is declined with session id 0, which every client must understand.
 
 A session knows which of its partitions have changed: it watches them, from one request to the next, and a fetch visits only those and
-what the request names. A partition is left alone when its reader has received all there is, and has nothing to read.
+what the request names. A partition is left alone when its reader knows all there is, and has nothing to read.
+
+Guards: an answer leaves out only what its reader is known to have. A reader uses nothing else of an answer with an error, a diverging epoch
+or another replica to read from. A follower has a log start when it reports that log start, and the high watermark that it was sent when it
+has more records in the same leader epoch, or doesn't name the partition again.
 
 Pure: time and randomness are passed in. Observed on Kafka 4.3.1: after a wrong epoch a session lives on; one that forgets its last
 partition is closed; sessions outlive connections.
@@ -50,7 +54,7 @@ class WaitingFetch(Protocol):
 
 
 class FetchTarget(msgspec.Struct, kw_only=True, eq=False):
-    """One partition that a client fetches, and what was last sent about it.
+    """One partition that a client fetches, and what the client knows of it; -1 is what it must be sent.
 
     `log_start_offset` is a follower's own one. In a session it watches the partition that it was found to be. `at_end`: the last read found
     that there was nothing more to read, whatever its limits.
@@ -111,11 +115,38 @@ class FetchTarget(msgspec.Struct, kw_only=True, eq=False):
         if self.session is not None:
             self.session.on_changed(self, change)
 
+    def ask(
+        self,
+        current_leader_epoch: LeaderEpoch,
+        fetch_offset: Offset,
+        last_fetched_epoch: LeaderEpoch,
+        log_start_offset: Offset,
+        maximum_bytes: int,
+    ) -> None:
+        """Take over what a request of the session says of the partition.
+
+        A follower that names the partition without more records in the same leader epoch has perhaps not used the last answer, or doesn't
+        have any more what it used: it has cut its log, or follows a new leader. It is sent everything again.
+        """
+        is_continued = fetch_offset > self.fetch_offset and current_leader_epoch == self.current_leader_epoch
+        if not is_continued and self.is_followed:
+            self.told_high_watermark = self.told_log_start_offset = -1
+        self.current_leader_epoch, self.fetch_offset, self.last_fetched_epoch = current_leader_epoch, fetch_offset, last_fetched_epoch
+        self.log_start_offset, self.maximum_bytes = log_start_offset, maximum_bytes
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether it is fetched by a follower's session."""
+        return self.session is not None and self.session.replica_id >= 0
+
     def tell(self, answer: PartitionData) -> None:
-        """Remember what the client now knows. After an error it is sent again."""
-        failed = answer.error_code != ErrorCode.NONE
-        self.told_high_watermark = -1 if failed else answer.high_watermark
-        self.told_log_start_offset = -1 if failed else answer.log_start_offset
+        """Remember what the client knows after this answer. What it doesn't use, or hasn't reported as a follower, is sent again."""
+        if answer.error_code != ErrorCode.NONE or answer.diverging_epoch is not None or answer.preferred_read_replica >= 0:
+            self.told_high_watermark = self.told_log_start_offset = -1
+            return
+        log_start = answer.log_start_offset
+        self.told_high_watermark = answer.high_watermark
+        self.told_log_start_offset = min(log_start, self.log_start_offset) if self.is_followed else log_start
 
 
 _WAKES_CONSUMERS: Final = frozenset({PartitionChange.HIGH_WATERMARK, PartitionChange.ROLE})
@@ -177,7 +208,7 @@ class FetchSession:
             self.waiting.look()
 
     def on_answered(self, target: FetchTarget, answer: PartitionData) -> None:
-        """The client gets this. Leave the partition alone if there is nothing more until it changes."""
+        """The client gets this, after `tell`. Leave the partition alone if there is nothing more until it changes."""
         if len(answer.records or b"") > 0:
             if self.changed.pop(target, self) is None:
                 self.changed[target] = None
@@ -185,9 +216,7 @@ class FetchSession:
             target.at_end
             and target.watched is not None
             and (target.follower is not None or self.replica_id < 0)
-            and answer.error_code == ErrorCode.NONE
-            and answer.diverging_epoch is None
-            and answer.preferred_read_replica < 0
+            and not target.has_news(answer)
         ):
             self.changed.pop(target, None)
 
@@ -352,9 +381,13 @@ class FetchSessionCache:
             if known is None:
                 session.add(key, wanted)
                 continue
-            known.fetch_offset, known.maximum_bytes = wanted.fetch_offset, wanted.maximum_bytes
-            known.current_leader_epoch, known.last_fetched_epoch = wanted.current_leader_epoch, wanted.last_fetched_epoch
-            known.log_start_offset = wanted.log_start_offset
+            known.ask(
+                wanted.current_leader_epoch,
+                wanted.fetch_offset,
+                wanted.last_fetched_epoch,
+                wanted.log_start_offset,
+                wanted.maximum_bytes,
+            )
             session.changed[known] = None
         if len(session.targets) != before:
             self.slots.count(len(session.targets) - before)

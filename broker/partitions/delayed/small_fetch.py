@@ -166,8 +166,7 @@ class SmallFetches:
         self._parts.sessions.advance(session, now_ms)
         for row in asked[12]:
             target = session.targets[row[0], row[1]]
-            _, _, leader_epoch, target.fetch_offset, last_epoch, target.log_start_offset, target.maximum_bytes = row
-            target.current_leader_epoch, target.last_fetched_epoch = leader_epoch, last_epoch
+            target.ask(*row[2:])
             session.changed[target] = None
         return FetchPlan(session=session, session_id=session.session_id, incremental=True)
 

@@ -116,8 +116,7 @@ def news_of(session: FetchSession, reads: list[Read], *, committed: bool) -> lis
     for read in reads:
         target, partition, row, (_, _, high_watermark, last_stable, log_start, size), _ = read
         assert target is not None
-        _, _, leader_epoch, target.fetch_offset, last_epoch, target.log_start_offset, target.maximum_bytes = row
-        target.current_leader_epoch, target.last_fetched_epoch = leader_epoch, last_epoch
+        target.ask(*row[2:])
         target.topic, target.traffic = partition.topic_partition.topic, partition.traffic
         if target.watched is not partition:
             target.watch(partition)

@@ -195,6 +195,24 @@ def test_a_partition_that_comes_back_before_the_next_request_is_named_and_not_fo
     assert (named(fetch), forgotten(fetch)) == ([4], [])
 
 
+def test_a_partition_that_is_left_out_of_no_request_stays_in_the_session() -> None:
+    """Its leader has not learned that it was left out, and names it only with news: until then each answer says that there are none.
+
+    Otherwise consumers could not read from a follower that has flushed the last records of an idle partition.
+    """
+    plan, (only,) = in_session(4)
+    session = only.partition.follower_reads.session = AnsweredFetches(9)
+    waits(only)
+    plan.touch(only)
+    assert plan.next_fetch(10, EPOCH, LIMITS) is None
+    waits(only, due=False)
+    only.log.move_log_end(1)
+    plan.touch(only)
+    fetch = asked(plan, 20)
+    assert (named(fetch), forgotten(fetch)) == ([4], [])
+    assert only.partition.follower_reads.session is session
+
+
 def test_a_new_session_forgets_nothing() -> None:
     plan, (first, _) = in_session(4, 5)
     plan.remove(first.key)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from lowtide.broker.partitions.fetch_session import FetchPlan, FetchSessionCache
+import pytest
+
+from lowtide.broker.partitions.fetch_session import FetchPlan, FetchSessionCache, FetchTarget
 from lowtide.broker.partitions.fetch_session_slots import EVICT_AFTER_IDLE_MS, MAXIMUM_CACHED_PARTITIONS
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, PartitionData
+from lowtide.protocol.messages.fetch import EpochEndOffset, FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, PartitionData
 
 
 def request(
@@ -125,3 +127,89 @@ def test_news_are_records_moved_offsets_and_errors() -> None:
     target.tell(failed)
     assert target.has_news(failed), "an error is returned every time"
     assert target.has_news(answer(0)), "the end of the error is news too"
+
+
+# What a reader is assumed to know
+
+FOLLOWER = 2
+
+
+def in_session(replica_id: int, *, offset: int = 7, epoch: int = 4) -> tuple[FetchSessionCache, FetchTarget]:
+    """A session of partition 0, and what it has of that."""
+    sessions = cache()
+    plan = sessions.plan(asked((0, 0), offset, epoch), 12, 0, replica_id=replica_id)
+    return sessions, next(iter(plan.targets))
+
+
+def asked(session: tuple[int, int], offset: int, epoch: int, log_start: int = 0) -> FetchRequest:
+    row = FetchPartition(partition=0, fetch_offset=offset, current_leader_epoch=epoch, log_start_offset=log_start, partition_max_bytes=100)
+    return FetchRequest(
+        max_wait_ms=0, min_bytes=1, session_id=session[0], session_epoch=session[1], topics=[FetchTopic(topic="t", partitions=[row])]
+    )
+
+
+@pytest.mark.parametrize("replica_id", [-1, FOLLOWER])
+@pytest.mark.parametrize("unused", ["error", "diverging epoch", "preferred replica"])
+def test_of_an_answer_of_which_the_reader_uses_nothing_else_nothing_is_known(unused: str, replica_id: int) -> None:
+    """A follower that has to truncate its log uses neither the high watermark nor the log start (KAFKA-14704)."""
+    _, target = in_session(replica_id)
+    target.tell(answer(0))
+    assert not target.has_news(answer(0))
+    part = answer(0)
+    match unused:
+        case "error":
+            part = answer(0, error=ErrorCode.OFFSET_OUT_OF_RANGE)
+        case "diverging epoch":
+            part.diverging_epoch = EpochEndOffset(epoch=3, end_offset=5)
+        case _:
+            part.preferred_read_replica = 3
+    target.tell(part)
+    assert target.has_news(answer(0))
+
+
+def test_a_follower_knows_a_log_start_as_soon_as_it_reports_that() -> None:
+    """Until then every answer has it, and the partition is visited for each."""
+    sessions, target = in_session(FOLLOWER)
+    session = target.session
+    assert session is not None
+    for epoch, log_start in enumerate((0, 0, 2, 3), 1):
+        target.tell(answer(0, log_start=3))
+        assert target.has_news(answer(0, log_start=3))
+        sessions.plan(asked((session.session_id, epoch), 7, 4, log_start), 12, 0, replica_id=FOLLOWER)
+    target.tell(answer(0, log_start=3))
+    assert not target.has_news(answer(0, log_start=3))
+    target.tell(answer(0, log_start=2))
+    assert not target.has_news(answer(0, log_start=2)), "one that starts above its leader's log start lacks nothing"
+
+
+def test_a_consumer_knows_what_it_was_sent() -> None:
+    """It reports nothing."""
+    _, target = in_session(-1)
+    target.tell(answer(0, log_start=3))
+    assert not target.has_news(answer(0, log_start=3))
+
+
+@pytest.mark.parametrize(
+    ("offset", "epoch", "has_used"), [(8, 4, True), (7, 4, False), (6, 4, False), (8, 5, False), (7, 5, False)], ids=str
+)
+def test_a_follower_that_names_a_partition_is_sent_all_again_but_where_it_has_more_records(
+    offset: int,
+    epoch: int,
+    has_used: bool,  # noqa: FBT001
+) -> None:
+    """In a new leader epoch it begins with nothing; and without more records something has become of what it was sent."""
+    sessions, target = in_session(FOLLOWER)
+    target.tell(answer(0))
+    assert target.session is not None
+    sessions.plan(asked((target.session.session_id, 1), offset, epoch), 12, 0, replica_id=FOLLOWER)
+    assert target.has_news(answer(0)) is not has_used
+    assert (target.fetch_offset, target.current_leader_epoch) == (offset, epoch)
+
+
+def test_a_consumer_that_names_a_partition_again_keeps_what_it_knows() -> None:
+    """As in Kafka: it names one whenever it reads elsewhere."""
+    sessions, target = in_session(-1)
+    target.tell(answer(0))
+    assert target.session is not None
+    sessions.plan(asked((target.session.session_id, 1), 3, 5), 12, 0)
+    assert not target.has_news(answer(0))
