@@ -21,6 +21,7 @@ import pytest
 from lowtide.broker.guards import fetching
 from lowtide.broker.handlers.delete_records import DelayedDeleteRecords
 from lowtide.broker.partitions import alter_partition_manager, replica_fetcher
+from lowtide.broker.partitions.fetch_session import FetchTarget
 from lowtide.metadata.changes import Step
 from lowtide.metadata.session import MetadataSession
 from lowtide.protocol.errors import ErrorCode
@@ -93,6 +94,21 @@ def a_cut_is_not_waited_for(patch: Patch) -> None:
         original(self, settling, msgspec.structs.replace(barrier, files=(), directories=()))
 
     patch.setattr(LogTruncations, "_submit", submit)
+
+
+# Fetch sessions
+
+
+def what_a_follower_ignores_is_known(patch: Patch) -> None:
+    """A session takes for known what stands beside a diverging epoch, and what a follower has never reported."""
+
+    def tell(self: Any, answer: Any) -> None:
+        failed = answer.error_code != ErrorCode.NONE
+        self.told_high_watermark = -1 if failed else answer.high_watermark
+        self.told_log_start_offset = -1 if failed else answer.log_start_offset
+
+    patch.setattr(FetchTarget, "tell", tell)
+    patch.setattr(FetchTarget, "is_followed", False)
 
 
 # High watermark and ISR
@@ -360,6 +376,7 @@ PLANTS: Final = [
     (epochs_are_not_compared, "(P1|P2|R1|R2|L1):", PARTITIONS, 0),
     (an_epoch_without_records_is_not_reported, "(P1|P2|R1|R2):", PARTITIONS, 0),
     (a_cut_is_not_waited_for, "(P1|P2|R1|R2|S1):", PARTITIONS, 0),
+    (what_a_follower_ignores_is_known, "L1: .* all replicas are in sync", PARTITIONS, 80),
     (committed_one_offset_early, "P2:", PARTITIONS, 0),
     (all_is_committed_at_an_election, "P2:", PARTITIONS, 0),
     (who_is_too_slow_joins, "L2:", PARTITIONS, 0),
@@ -389,6 +406,7 @@ PLANTS: Final = [
 
 AIMED: Final[dict[object, tuple[str, ...]]] = {
     an_epoch_without_records_is_not_reported: ("leaders die uncommitted", "kill", "leader move", "pause"),
+    what_a_follower_ignores_is_known: ("leaders die uncommitted", "kill", "leader move", "pause"),
     a_cut_is_not_waited_for: ("leaders die uncommitted", "power cut", "power cut of all", "fast restart", "slow disk"),
     who_is_too_slow_joins: ("full disk",),
     a_fetch_counts_for_the_registration_that_is_known: ("fast restart", "link cut", "slow network", "power cut"),
