@@ -1,7 +1,8 @@
 """The end of a run of a simulated cluster, when all is healed: what must then become true, and within which time.
 
-L1 (liveness) all partitions are led and written within 15 s, and all replicas are in sync within 30 s; P7 replicas are equal, also of
-partitions to which nothing is written; rule DR5 an idle delete takes two round trips and two commits; R1, R3, R6 and D1 everything is read back; D13 nothing waits any more.
+L1 (liveness) all partitions are led and written within 15 s, and all replicas are in sync within 30 s; P7 replicas are equal; both also
+of partitions to which nothing is written; rule DR5 an idle delete takes two round trips and two commits; R1, R3, R6 and D1 everything is
+read back; D13 nothing waits any more.
 """
 
 from __future__ import annotations

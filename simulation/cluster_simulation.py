@@ -5,8 +5,8 @@ gives the same run, event by event, and a broken promise tells the run's last ev
 
 A run: the cluster starts, topics are created, clients begin; faults strike (`faults`), one after the other and several at once; then all is
 healed, and within a time all partitions must be led, written, in sync and equal on all replicas, an idle delete must take two round trips
-and two commits (rule DR5), and everything is read back. Half of the partitions have no clients any more while the last faults end: what their
-replicas lack, no later write brings. Rules DR1 to DR8 are those of docs/invariants.md.
+and two commits (rule DR5), and everything is read back. The clients of every second partition stop before the last faults end, so that no
+write brings what its replicas lack. Rules DR1 to DR8 are those of docs/invariants.md.
 """
 
 from __future__ import annotations
