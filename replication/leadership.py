@@ -63,8 +63,9 @@ class FollowerState(msgspec.Struct):
     """One follower, in one leader epoch. Offsets and the broker epoch are -1 while unknown.
 
     `matches`: no record of it can be another one than the leader's of that offset. `told_log_start` is the log start that it was sent last.
-    `leader_end_offset` is where the leader's log ended at the fetch that was noted last. `unseen_epoch` is the newest registration that the
-    leader's image didn't show when a fetch had it; the last such fetch came at `unseen_ms`.
+    `leader_end_offset` is where the leader's log ended at the fetch that was noted last. `goal_offset` is where it ended at `goal_ms`: at
+    the time of an earlier fetch, and the follower hasn't reached it yet. `unseen_epoch` is the newest registration that the leader's image
+    didn't show when a fetch had it; the last such fetch came at `unseen_ms`.
     """
 
     broker_epoch: BrokerEpoch = UNKNOWN_BROKER_EPOCH
@@ -73,6 +74,8 @@ class FollowerState(msgspec.Struct):
     matches: bool = False
     told_log_start: Offset = UNKNOWN_OFFSET
     leader_end_offset: Offset = UNKNOWN_OFFSET
+    goal_offset: Offset = UNKNOWN_OFFSET
+    goal_ms: int = NEVER_MS
     noted_fetch_ms: int = NEVER_MS
     caught_up_ms: int = NEVER_MS
     unseen_epoch: BrokerEpoch = UNKNOWN_BROKER_EPOCH
@@ -102,17 +105,27 @@ class FollowerState(msgspec.Struct):
         return self.log_end_offset == leader_end_offset or now_ms - self.caught_up_ms <= limit_ms
 
     def note_fetch(self, fetch: FollowerFetch, *, leader_end_offset: Offset, matches: bool, now_ms: int) -> None:
-        """Take over what an accepted fetch says."""
+        """Take over what an accepted fetch says.
+
+        A follower was caught up at the last moment at which the leader's log ended at or below its own end. Of such moments the fetch
+        before is known, as in Kafka, and an earlier one for a follower that needs several fetches for what the leader had at one of them:
+        where many producers write at once, it always lacks what came since.
+        """
         if fetch.broker_epoch != self.broker_epoch:
             if self.broker_epoch != UNKNOWN_BROKER_EPOCH:
                 self.forget()
             self.broker_epoch = fetch.broker_epoch
         before_ms = self.noted_fetch_ms if self.session is None else self.last_fetch_ms
-        if fetch.fetch_offset >= leader_end_offset:
+        end = fetch.fetch_offset
+        if end >= leader_end_offset:
             self.caught_up_ms = now_ms
-        elif UNKNOWN_OFFSET < self.leader_end_offset <= fetch.fetch_offset:
+        elif UNKNOWN_OFFSET < self.leader_end_offset <= end:
             # Of the first fetch nothing is known before: a follower that is far behind must not hold up the high watermark.
             self.caught_up_ms = max(self.caught_up_ms, before_ms)
+        elif UNKNOWN_OFFSET < self.goal_offset <= end:
+            self.caught_up_ms = max(self.caught_up_ms, self.goal_ms)
+        if end >= self.goal_offset:
+            self.goal_offset, self.goal_ms = leader_end_offset, now_ms
         self.leader_end_offset = max(leader_end_offset, self.leader_end_offset)
         self.noted_fetch_ms = now_ms
         self.log_end_offset, self.log_start_offset = fetch.fetch_offset, fetch.log_start_offset
@@ -146,9 +159,9 @@ class FollowerState(msgspec.Struct):
         self.leave_session()
         self.broker_epoch = UNKNOWN_BROKER_EPOCH
         self.log_end_offset = self.log_start_offset = UNKNOWN_OFFSET
-        self.told_log_start = self.leader_end_offset = UNKNOWN_OFFSET
+        self.told_log_start = self.leader_end_offset = self.goal_offset = UNKNOWN_OFFSET
         self.matches = False
-        self.caught_up_ms = NEVER_MS
+        self.caught_up_ms = self.goal_ms = NEVER_MS
 
 
 class IsrProposal(msgspec.Struct, eq=False):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lowtide.replication import in_sync_replicas
 from lowtide.replication.leadership import NEVER_MS, FetchTimes, FollowerFetch, FollowerState
@@ -44,6 +46,48 @@ def test_a_fetch_at_the_end_of_the_fetch_before_was_caught_up_then() -> None:
     assert follower.caught_up_ms == 3
     fetched(follower, 210, 300, 10)
     assert follower.caught_up_ms == 3, "it falls behind"
+
+
+def test_a_follower_that_needs_several_fetches_was_caught_up_when_the_leader_ended_where_it_is() -> None:
+    """Many producers write 40 records between two of its fetches, which bring 40 each: it is always 120 behind, and never further."""
+    follower = FollowerState()
+    for number in range(40):
+        offset, now_ms = 40 * number, 10 * number
+        fetched(follower, offset, offset + 120, now_ms)
+        lacks_ms = now_ms - follower.caught_up_ms
+        if number < 3:
+            assert follower.caught_up_ms == NEVER_MS, "it has not yet what the leader had at its first fetch"
+        else:
+            assert 30 <= lacks_ms <= 60, "it has what the leader had 30 ms ago; twice as long until it has reached its next goal"
+
+
+def test_a_follower_that_falls_further_behind_is_caught_up_less_and_less() -> None:
+    """It gets half of what is written: at each moment it has what the leader had at half of that time."""
+    follower = FollowerState()
+    for now_ms in range(0, 10 * LAG_MS, 10):
+        fetched(follower, now_ms, 2 * now_ms + 1, now_ms)
+        assert not follower.caught_up_ms * 2 > now_ms
+        if now_ms > 4 * LAG_MS:
+            assert not follower.is_caught_up(2 * now_ms + 1, LAG_MS, now_ms)
+
+
+@given(st.lists(st.tuples(st.integers(1, 50), st.integers(0, 60), st.integers(0, 60)), min_size=1, max_size=60))
+def test_it_had_all_at_the_moment_at_which_it_counts_as_caught_up(steps: list[tuple[int, int, int]]) -> None:
+    """And as late a one, at least, as by Kafka's rule."""
+    follower = FollowerState()
+    ends, now_ms, leader_end, offset = list[tuple[int, int]](), 0, 100, 0
+    kafkas_ms, before = NEVER_MS, None
+    for passed_ms, written, got in steps:
+        now_ms, leader_end, offset = now_ms + passed_ms, leader_end + written, min(offset + got, leader_end + written)
+        ends.append((now_ms, leader_end))
+        fetched(follower, offset, leader_end, now_ms)
+        if offset >= leader_end:
+            kafkas_ms = now_ms
+        elif before is not None and offset >= before[1]:
+            kafkas_ms = max(kafkas_ms, before[0])
+        before = now_ms, leader_end
+        had_all_ms = max((at_ms for at_ms, end in ends if end <= offset), default=NEVER_MS)
+        assert kafkas_ms <= follower.caught_up_ms <= had_all_ms
 
 
 def test_the_fetch_before_may_be_one_of_its_session() -> None:
