@@ -24,7 +24,7 @@ _SERVERS: Final = Matching(r"[^@\s]+:[0-9]+", "a list of host:port")
 CLUSTER_KEYS: Final[tuple[ConfigKey, ...]] = (
     # Followers and leaders.
     ConfigKey("replica.lag.time.max.ms", _LONG, "30000", None, "How long a follower may lag before it is out of sync.", enforced=True),
-    ConfigKey("replica.fetch.max.bytes", _INT, "1048576", at_least(0), "How much a follower fetches of one partition at a time.", enforced=True),
+    ConfigKey("replica.fetch.max.bytes", _INT, "1048576", at_least(0), "How much a follower fetches of one partition at a time. A connection's pending Produce requests have half of it, or there is one.", enforced=True),
     ConfigKey("replica.fetch.min.bytes", _INT, "1", None, "How much a follower waits for.", enforced=True),
     ConfigKey("replica.fetch.wait.max.ms", _INT, "500", None, "How long a follower waits for it.", enforced=True),
     ConfigKey("replica.fetch.response.max.bytes", _INT, "10485760", at_least(0), "How much a follower fetches at a time.", enforced=True),

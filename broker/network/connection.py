@@ -3,7 +3,7 @@
 All connections receive into one shared buffer; a whole frame is handled where it lies, in the callback that brought it, or with those of
 other connections at the end of the loop's pass (`gathering`). What is left of a partial frame goes into a buffer of the connection's own
 (`partial_frame`). Answers leave in the order of their requests through a queue of slots. While only Produce requests are parked, a few
-later requests are executed too (`PARKED_PRODUCE_LIMIT`), or acks=all would mean one batch a round trip; any other parked request stops the
+later requests are executed too (`parked_bytes_max`), or acks=all would mean one batch a round trip; any other parked request stops the
 reading, and so does a client that doesn't take its answers. One in the slow lane (`slow_lane`) executes a frame when it is given a turn.
 
 Invariant: a view of received bytes is never used after the pass that brought them, but for one of a mapped frame.
@@ -21,7 +21,7 @@ from typing import Any, cast
 from lowtide.broker.network.connection_host import ConnectionHost
 from lowtide.broker.network.execution import GO_ON, LANED, PARK, PARKED, RUNNING
 from lowtide.broker.network.large_requests import LargeRequest
-from lowtide.broker.network.outgoing import AnswerSlot, EncodedAnswer, OutgoingQueue, Part
+from lowtide.broker.network.outgoing import AnswerSlot, EncodedAnswer, OutgoingQueue, Part, held_bytes
 from lowtide.broker.network.partial_frame import FREE_FRAME_BYTES
 from lowtide.broker.network.routes import Route
 from lowtide.broker.network.run_taking import RunTaking
@@ -183,7 +183,7 @@ class Connection(RunTaking):
         slots, gathering = self._slots, self._host.gathering
         outgoing: OutgoingQueue = self._outgoing  # type: ignore[assignment]  # it is open
         # As `_blocked`, without a call: every request comes by.
-        while end - position >= 4 and not (self._execution >= PARKED or len(slots) >= self._slots_max or outgoing.paused):  # noqa: PLR2004
+        while end - position >= 4 and not (self._execution >= PARKED or self._parked_bytes >= self._parked_bytes_max or outgoing.paused):  # noqa: PLR2004
             size = _LENGTH.unpack_from(buffer, position)[0]
             if not 0 < size <= maximum:
                 self._refuse_length(size)
@@ -245,7 +245,7 @@ class Connection(RunTaking):
                 response = route.handle(request, context)
             if type(response) is Pending:
                 if not response.done:
-                    self._park(route, correlation_id, response)
+                    self._park(route, correlation_id, response, stop - start)
                     return
                 response = response.response
                 if response is None:
@@ -266,7 +266,7 @@ class Connection(RunTaking):
             if context is None:
                 self._submit_large(route, correlation_id, buffer, start, stop)
                 return
-            self._park(route, correlation_id, host.large_requests.encode(route.large, correlation_id, response))
+            self._park(route, correlation_id, host.large_requests.encode(route.large, correlation_id, response), stop - start)
         except Exception as error:  # noqa: BLE001  a bug of ours costs one connection, and is logged with its traceback
             self._on_failed(route, host.dispatcher.describe(api_key, api_version), error, was_read=context is not None)
 
@@ -277,23 +277,28 @@ class Connection(RunTaking):
         if frame is buffer:
             request.on_done = partial(self._host.memory.give_back, request)
             self._host.memory.keep(self, request)
-        self._park(route, correlation_id, self._host.large_requests.submit(request))
+        self._park(route, correlation_id, self._host.large_requests.submit(request), stop - start)
 
     def _answer(self, parts: list[Part]) -> None:
         if self._slots:
             slot = AnswerSlot(cast("Route", None), 0, None)
             slot.parts = parts
-            self._slots.append(slot)
+            self._append_slot(slot, held_bytes(parts))
         else:
             self._ready.extend(parts)
 
-    def _park(self, route: Route, correlation_id: int, pending: Pending[Any]) -> None:
+    def _append_slot(self, slot: AnswerSlot[Route], size: int) -> None:
+        slot.size = max(size, self._host.parked_bytes_min)
+        self._parked_bytes += slot.size
+        self._slots.append(slot)
+
+    def _park(self, route: Route, correlation_id: int, pending: Pending[Any], size: int) -> None:
         slot = AnswerSlot(route, correlation_id, pending, may_be_followed=route.is_produce and not pending.holds_connection)
         slot.times = route.follower_times if self.of_a_follower else route.times
         clock = self._host.clock
         slot.began_ns, slot.parked_ns = clock.moment_ns, clock.now_ns()
         clock.moment_ns = slot.parked_ns
-        self._slots.append(slot)
+        self._append_slot(slot, size)
         if not slot.may_be_followed:
             self._execution = PARK[self._execution]
         pending.listen(lambda response: self._on_answer(slot, response))
@@ -330,6 +335,7 @@ class Connection(RunTaking):
         clock.moment_ns = clock.now_ns()
         while slots and slots[0].parts is not None:
             slot = slots.popleft()
+            self._parked_bytes -= slot.size
             self._ready.extend(slot.parts or ())
             slot.note_flushed(clock)
         answered = self._host.rounds.answered
@@ -351,8 +357,10 @@ class Connection(RunTaking):
     # ------------------------------------------------------------------ flow
     @property
     def _blocked(self) -> bool:
-        """Whether nothing may be executed now: by its state (`execution`), too many parked answers, or a client that doesn't read."""
-        return self._execution >= PARKED or len(self._slots) >= self._slots_max or (self._outgoing is not None and self._outgoing.paused)
+        """Whether nothing may be executed now: by its state (`execution`), too much that is parked, or a client that doesn't read."""
+        if self._execution >= PARKED or self._parked_bytes >= self._parked_bytes_max:
+            return True
+        return self._outgoing is not None and self._outgoing.paused
 
     def _flush(self) -> None:
         if self._ready and self._outgoing is not None and not self.closed:

@@ -29,6 +29,14 @@ from lowtide.runtime.worker import Worker
 SCRATCH_BYTES = 256 * 1024
 """What one receive may bring, for all connections: about a socket's receive buffer."""
 
+PARKED_PART = 2
+"""A connection executes nothing more while its pending requests have this part (1/2) of the bytes that a follower fetches of a partition at
+a time. So a follower gets all of them with one fetch, or with two when the last one is large; otherwise it would always lack what came
+while it fetched, and leave the ISR. A larger request is executed alone, as each is in Kafka."""
+
+PARKED_COUNT = 16
+"""A request counts as this part (1/16) of those bytes at least. Clients keep fewer in flight (Java: 5)."""
+
 _IDLE_CHUNKS = 8
 """Buffers that are kept for the next file to be sent, or frame to be received: eight megabytes together."""
 
@@ -61,6 +69,7 @@ class ConnectionHost:
         maximum_frame_bytes: int,
         request_memory_bytes: int,
         answer_memory_bytes: int,
+        follower_fetch_bytes: int,
         limits: ConnectionLimits,
         request_rows_max: int,
         turns: Turns,
@@ -69,7 +78,7 @@ class ConnectionHost:
         on_login: Callable[[Client, str], None] = lambda _client, _failure: None,
         serving: bool = True,
     ) -> None:
-        """Without `serving`, who connects waits until `serve`.
+        """Without `serving`, who connects waits until `serve`. `follower_fetch_bytes` is what a follower fetches of a partition at a time.
 
         `connection_wait_ms` returns how long a new connection of an address by a listener is not served, because there are too many.
         `on_login` is called when a client is logged in, with "", or refused, with the reason.
@@ -96,6 +105,8 @@ class ConnectionHost:
         self.handshakes = HandshakeTurns(clock.monotonic_ms)
         self.rounds = rounds
         self.serving = serving
+        self.parked_bytes_max = max(follower_fetch_bytes // PARKED_PART, 1)
+        self.parked_bytes_min = max(self.parked_bytes_max // PARKED_COUNT, 1)
         self._connection_wait_ms = connection_wait_ms
         self.admission = Admission(limits, clock.monotonic_ms)
         self.on_login = on_login

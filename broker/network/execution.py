@@ -15,7 +15,7 @@
     IN_TURN_PARKED              ── LEAVE_LANE ──> PARKED
 
 A connection begins in RUNNING. Every other pair is a mistake in this program, and raises. Besides these states a connection also executes
-nothing while too many Produce requests are parked or its client takes no answers (`Connection._blocked`), and when it is closed.
+nothing while Produce requests with too many bytes are parked or its client takes no answers (`Connection._blocked`), and when it is closed.
 
 Each request reads the state as an int: those from `PARKED` on execute nothing, those from `LANED` on wait for a turn. `AFTER` has the table
 by event, so that a transition costs no call: `self._execution = PARK[self._execution]`.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -38,6 +38,11 @@ _NOT_READY: Final = frozenset({FileSlice, PackedPart})
 RouteT = TypeVar("RouteT")
 
 
+def held_bytes(parts: Iterable[Part]) -> int:
+    """What they take of memory: slices of files take none."""
+    return sum(len(part.packed if type(part) is PackedPart else part) for part in parts if type(part) is not FileSlice)
+
+
 class EncodedAnswer:
     """An answer that is bytes already, its size and header with it."""
 
@@ -48,9 +53,9 @@ class EncodedAnswer:
 
 
 class AnswerSlot(Generic[RouteT]):
-    """The place of one answer in the order of a connection's answers."""
+    """The place of one answer in the order of a connection's answers. `size` is what it counts of the bytes that may wait."""
 
-    __slots__ = ("answered_ns", "began_ns", "correlation_id", "may_be_followed", "parked_ns", "parts", "pending", "route", "times")
+    __slots__ = ("answered_ns", "began_ns", "correlation_id", "may_be_followed", "parked_ns", "parts", "pending", "route", "size", "times")
 
     def __init__(self, route: RouteT, correlation_id: int, pending: Pending[Any] | None, *, may_be_followed: bool = False) -> None:
         self.route = route
@@ -59,7 +64,7 @@ class AnswerSlot(Generic[RouteT]):
         self.pending = pending
         self.parts: list[Part] | None = None
         self.times: ApiTimes | None = None
-        self.began_ns = self.parked_ns = self.answered_ns = 0
+        self.size = self.began_ns = self.parked_ns = self.answered_ns = 0
 
     def note_flushed(self, clock: RequestClock) -> None:
         """It is sent now. That of a request that was answered at once, behind others, is counted already."""
@@ -171,9 +176,7 @@ class OutgoingQueue:
                 self._count_unread()
             return
         self._parts.extend(parts)
-        for part in parts:
-            if type(part) is not FileSlice:
-                self._queued_bytes += len(part.packed if type(part) is PackedPart else part)
+        self._queued_bytes += held_bytes(parts)
         self.pump()
         if self._parts or self.paused:
             self._begin_measuring()

@@ -41,7 +41,7 @@ class RunTaking(TurnTaking):
         self._host.on_bug(cast("Client", self), route, error)
         return self.close(f"{name} failed inside")
 
-    def _park(self, route: Route, correlation_id: int, pending: Pending[Any]) -> None:
+    def _park(self, route: Route, correlation_id: int, pending: Pending[Any], size: int) -> None:
         raise NotImplementedError
 
     def _answer(self, parts: list[Part]) -> None:
@@ -71,7 +71,7 @@ class RunTaking(TurnTaking):
         answers, stop, count = done
         if type(answers) is not bytes:
             for correlation_id, answer in zip(asked[1], answers, strict=True):
-                self._give(route, correlation_id, answer)
+                self._give(route, correlation_id, answer, (stop - position) // count)
             return stop
         self._ready.append(answers)
         took_ns = clock.now_ns() - clock.moment_ns
@@ -104,12 +104,12 @@ class RunTaking(TurnTaking):
         if type(answer) is bytes and self._outgoing is not None and not (self.closed or self._eof):
             self._outgoing.send([answer])
         else:
-            self._give(route, correlation_id, answer)
+            self._give(route, correlation_id, answer, 0)  # It is small, and all that waits.
             self._flush()
 
-    def _give(self, route: Route, correlation_id: int, answer: Any) -> None:
+    def _give(self, route: Route, correlation_id: int, answer: Any, size: int) -> None:
         if type(answer) is Pending:
-            self._park(route, correlation_id, answer)
+            self._park(route, correlation_id, answer, size)
         else:
             self._answer([answer] if type(answer) is bytes else route.write(correlation_id, answer))
 

@@ -2,7 +2,7 @@
 
 Guards: requests of one connection hold the loop for `TURN_NS` at most, but for the one that is begun. One in the slow lane (`slow_lane`)
 executes nothing in its callback, but a frame when it is given a turn; one that is muted executes nothing for a time. `execution` has the
-states.
+states. Requests that wait for their answers, with what was answered behind them, have `parked_bytes_max` of the host, or there is one.
 """
 
 from __future__ import annotations
@@ -14,10 +14,6 @@ from lowtide.broker.network.connection_host import ConnectionHost
 from lowtide.broker.network.execution import END_TURN, ENTER_LANE, GO_ON, IN_TURN, LEAVE_LANE, PARK, RUNNING, TURN
 from lowtide.broker.network.muting import lengthened
 from lowtide.broker.network.partial_frame import PartialFrame
-
-PARKED_PRODUCE_LIMIT = 16
-"""Produce requests of one connection that may wait at once, with what was answered behind them; several times what clients keep in
-flight (Java: 5)."""
 
 _FRAME = struct.Struct(">ihh")
 """The length of a frame, then the API key and version of its request."""
@@ -34,7 +30,8 @@ class TurnTaking(PartialFrame):
         self._execution = RUNNING
         self._turns_left = 0
         self._backlog = b""
-        self._slots_max = PARKED_PRODUCE_LIMIT
+        self._parked_bytes = 0
+        self._parked_bytes_max = host.parked_bytes_max
         self._unmuting: asyncio.TimerHandle | None = None
 
     def _resume_reading(self) -> None:
@@ -88,11 +85,11 @@ class TurnTaking(PartialFrame):
     def mute(self, for_ms: int) -> None:
         """Execute nothing for so long, as if too many requests were parked; the longest of several times counts."""
         if not self.closed:
-            self._slots_max = 0
+            self._parked_bytes_max = 0
             self._unmuting = lengthened(self._unmuting, for_ms, self._unmute)
 
     def _unmute(self) -> None:
         self._unmuting = None
-        self._slots_max = PARKED_PRODUCE_LIMIT
+        self._parked_bytes_max = self._host.parked_bytes_max
         self._begin_turn()
         self._unblock()

@@ -14,14 +14,13 @@ from typing import Any
 import pytest
 
 from lowtide.broker.network.admission import ConnectionLimits
-from lowtide.broker.network.connection_host import SCRATCH_BYTES, ConnectionHost
+from lowtide.broker.network.connection_host import PARKED_COUNT, SCRATCH_BYTES, ConnectionHost
 from lowtide.broker.network.dispatcher import Routes
 from lowtide.broker.network.request_times import ApiTimes
 from lowtide.broker.network.routes import Route
 from lowtide.broker.network.server import Server
 from lowtide.broker.network.slow_clients import HALF_CLOSED_GRACE_MS
 from lowtide.broker.network.slow_lane import Refusals
-from lowtide.broker.network.turn_taking import PARKED_PRODUCE_LIMIT as PARKED_MAX
 from lowtide.broker.pending import AnswerRounds, Pending
 from lowtide.broker.turns import Turns
 from lowtide.protocol.errors import ProtocolError
@@ -92,7 +91,9 @@ class FakeDispatcher:
 class World:
     """A server with the fake dispatcher, on a simulated loop."""
 
-    def __init__(self, loop: SimulatedLoop, request_memory_bytes: int = 1 << 24, maximum_connections: int = 1000) -> None:
+    def __init__(
+        self, loop: SimulatedLoop, request_memory_bytes: int = 1 << 24, maximum_connections: int = 1000, follower_fetch_bytes: int = 1 << 20
+    ) -> None:
         self.dispatcher, self.log, self.clock = FakeDispatcher(), Log(), SimulatedClock(loop)
         self.host = ConnectionHost(
             dispatcher=self.dispatcher,  # type: ignore[arg-type]
@@ -102,6 +103,7 @@ class World:
             maximum_frame_bytes=MAXIMUM_FRAME_BYTES,
             request_memory_bytes=request_memory_bytes,
             answer_memory_bytes=1 << 30,
+            follower_fetch_bytes=follower_fetch_bytes,
             limits=ConnectionLimits(maximum_connections, f"max.connections={maximum_connections} are open", maximum_connections),
             request_rows_max=100_000,
             turns=Turns(loop, self.clock),
@@ -216,19 +218,66 @@ def test_answers_keep_the_order_of_requests() -> None:
 def test_parked_produces_overlap_up_to_the_limit_and_answer_in_order() -> None:
     async def run(world: World) -> None:
         reader, writer = await world.client()
-        count = PARKED_MAX + 4
+        count = PARKED_COUNT + 4
         for number in range(count):
             writer.write(frame(PARK_PRODUCE, number, b"%d" % number))
         await asyncio.sleep(0.5)
         parked = world.dispatcher.parked
-        assert len(parked) == PARKED_MAX
-        for body, pending in reversed(parked[:PARKED_MAX]):
+        assert len(parked) == PARKED_COUNT
+        for body, pending in reversed(parked[:PARKED_COUNT]):
             pending.complete(body)
         await asyncio.sleep(0.5)
-        for body, pending in parked[PARKED_MAX:]:
+        for body, pending in parked[PARKED_COUNT:]:
             pending.complete(body)
         for number in range(count):
             assert await answer(reader) == (number, b"%d" % number)
+
+    simulate(run)
+
+
+@pytest.mark.parametrize(("size", "count"), [(100_000, 6), (300_000, 2), (520_000, 2), (600_000, 1), (3_000_000, 1)])
+def test_parked_produces_have_the_bytes_that_a_follower_gets_with_one_fetch(size: int, count: int) -> None:
+    """That is 1 MiB here. Many small requests may wait, and of the largest one, as in Kafka."""
+
+    async def run(world: World) -> None:
+        reader, writer = await world.client()
+        sent = 12
+        for number in range(sent):
+            writer.write(frame(PARK_PRODUCE, number, bytes(size)))
+        for number in range(sent):
+            await asyncio.sleep(0.5)
+            assert len(world.dispatcher.parked) == min(number + count, sent)
+            world.dispatcher.parked[number][1].complete(b"")
+            assert await answer(reader) == (number, b"")
+
+    simulate(run)
+
+
+@pytest.mark.parametrize("fetch_bytes", [0, 1])
+def test_one_produce_is_executed_however_little_followers_fetch(fetch_bytes: int) -> None:
+    async def run(world: World) -> None:
+        reader, writer = await world.client()
+        for number in range(3):
+            writer.write(frame(PARK_PRODUCE, number))
+        for number in range(3):
+            await asyncio.sleep(0.5)
+            assert len(world.dispatcher.parked) == number + 1
+            world.dispatcher.parked[number][1].complete(b"")
+            assert await answer(reader) == (number, b"")
+
+    simulate(run, follower_fetch_bytes=fetch_bytes)
+
+
+def test_large_answers_behind_a_parked_produce_are_bounded_by_their_bytes() -> None:
+    async def run(world: World) -> None:
+        reader, writer = await world.client()
+        writer.write(frame(PARK_PRODUCE, 0, b"p"))
+        writer.write(b"".join(frame(LARGE, number, b"x") for number in range(1, 40)))
+        await asyncio.sleep(1)
+        assert len(world.dispatcher.executed) == 2, "an answer has a megabyte"
+        world.dispatcher.parked[0][1].complete(b"p")
+        for number in range(40):
+            assert (await answer(reader))[0] == number
 
     simulate(run)
 
@@ -239,9 +288,9 @@ def test_answers_behind_a_parked_produce_are_as_few_as_parked_produces() -> None
     async def run(world: World) -> None:
         reader, writer = await world.client()
         writer.write(frame(PARK_PRODUCE, 0, b"p"))
-        writer.write(b"".join(frame(LARGE, number, b"x") for number in range(1, 40)))
+        writer.write(b"".join(frame(ECHO, number, b"x") for number in range(1, 40)))
         await asyncio.sleep(1)
-        assert len(world.dispatcher.executed) == PARKED_MAX
+        assert len(world.dispatcher.executed) == PARKED_COUNT
         world.dispatcher.parked[0][1].complete(b"p")
         for number in range(40):
             assert (await answer(reader))[0] == number

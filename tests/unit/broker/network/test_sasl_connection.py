@@ -72,6 +72,7 @@ class World:
             maximum_frame_bytes=1 << 22,
             request_memory_bytes=1 << 24,
             answer_memory_bytes=1 << 30,
+            follower_fetch_bytes=1 << 20,
             limits=ConnectionLimits(1000, "", 1000),
             request_rows_max=100_000,
             turns=Turns(loop, self.clock),

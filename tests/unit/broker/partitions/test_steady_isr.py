@@ -6,9 +6,12 @@ import asyncio
 
 import pytest
 
+from lowtide.protocol.batch_building import build_batch
+from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from lowtide.protocol.records import iterate_batches
 from lowtide.runtime.clock import SimulatedClock
 
-from .leading import LAG_MS, Follower, Leading, simulate
+from .leading import LAG_MS, NONE, Follower, Leading, simulate
 
 PRODUCE_S = 0.2
 
@@ -118,5 +121,45 @@ def test_one_pause_after_another_keeps_no_follower_in_sync() -> None:
             wake_up(world)
         await fetch_for(world, (two,), 0.5, 3)
         assert 3 not in world.image().isr
+
+    simulate(test)
+
+
+# Producers that have much under way
+
+HALF_A_MEGABYTE = build_batch([(1, None, bytes(500_000), ())])
+SHORT_LAG_MS = 1000
+
+
+async def replicate(follower: Follower, fetch_s: float) -> None:
+    """Fetch a mebibyte at a time, as followers do; to receive and write it takes `fetch_s`."""
+    while True:
+        row = await follower.fetch(wait_ms=500)
+        await asyncio.sleep(fetch_s)
+        data = bytes(row.records)  # type: ignore[arg-type]  # a client receives bytes
+        for position, header in iterate_batches(data):
+            if position + header.size_bytes <= len(data):
+                follower.end = header.next_offset
+
+
+@pytest.mark.parametrize(("producers", "fetch_s"), [(1, 0.1), (8, 0.04)])
+def test_followers_stay_in_sync_with_producers_that_have_much_under_way(producers: int, fetch_s: float) -> None:
+    """What one has under way fits into a fetch; of several that is more, and followers have what the leader had some fetches ago."""
+
+    async def test(world: Leading) -> None:
+        await world.start(2, 3, replica_lag_time_max_ms=str(SHORT_LAG_MS))
+        await world.create_topic("t", (1, 2, 3), min_insync_replicas="2")
+        followers = [asyncio.ensure_future(replicate(await world.follower(broker_id), fetch_s)) for broker_id in (2, 3)]  # noqa: TID251
+        before, began_s = world.image(), world.loop.time()
+        rows = [TopicProduceData(name="t", partition_data=[PartitionProduceData(index=0, records=HALF_A_MEGABYTE)])]
+        request = ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=rows)
+        clients = [await world.connect() for _ in range(producers)]
+        answers = [client.send(request, 10) for client in clients for _ in range(80 // producers)]
+        for answer in answers:
+            assert (await answer).responses[0].partition_responses[0].error_code == NONE
+        assert world.loop.time() - began_s > SHORT_LAG_MS / 1000, "it takes long enough for a follower to be dropped"
+        assert world.image() is before
+        for follower in followers:
+            follower.cancel()
 
     simulate(test)
