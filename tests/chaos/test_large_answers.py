@@ -33,6 +33,7 @@ from lowtide.protocol.messages.metadata import MetadataRequest
 from lowtide.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
 from lowtide.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from lowtide.testing.cluster import LowtideCluster
+from tests.inside import loop_of
 
 from .large_frames import framed
 
@@ -147,12 +148,10 @@ def listing() -> Iterator[tuple[Client, Blocks]]:
         "lowtide.partitions.created.per.second": "100000",
     }
     try:
-        with LowtideCluster(config=config) as cluster:
+        with LowtideCluster(config=config, in_process=True) as cluster:
             client = Client(cluster)
             fill(client)
-            loop = cluster._loop
-            assert loop is not None
-            blocks.thread = asyncio.run_coroutine_threadsafe(thread_id(), loop).result(10)
+            blocks.thread = asyncio.run_coroutine_threadsafe(thread_id(), loop_of(cluster)).result(10)
             patch.setattr("lowtide.broker.turns.SLICE_MS", 0)
             patch.setattr("lowtide.broker.slices.OWN_SLICE_MS", 0)
             yield client, blocks

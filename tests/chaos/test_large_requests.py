@@ -24,6 +24,7 @@ from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from lowtide.protocol.primitives import unsigned_varint
 from lowtide.testing.cluster import LowtideCluster
+from tests.inside import loop_of
 
 from .large_frames import LargeFrames, framed
 
@@ -129,15 +130,13 @@ def broker() -> Iterator[Watched]:
     patch.setattr(asyncio.Handle, "_run", lambda handle: holds.run(original, handle))
     try:
         config = {"auto.create.topics.enable": "false", "group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "1"}
-        with LowtideCluster(config=config) as cluster:
+        with LowtideCluster(config=config, in_process=True) as cluster:
             watched = Watched(cluster, holds)
             topic = CreatableTopic(name="wide", num_partitions=PARTITIONS, replication_factor=1, assignments=[], configs=[])
             request = CreateTopicsRequest(topics=[topic], timeout_ms=30_000, validate_only=False)
             assert watched.ask(framed(ApiKey.CREATE_TOPICS, 5, codec_for(CreateTopicsRequest, 5).encode(request)))
             watched.ask(framed(ApiKey.FIND_COORDINATOR, 1, b"\0\x01g\0"))
-            loop = cluster._loop
-            assert loop is not None
-            holds.thread = asyncio.run_coroutine_threadsafe(thread_id(), loop).result(120)
+            holds.thread = asyncio.run_coroutine_threadsafe(thread_id(), loop_of(cluster)).result(120)
             gc.collect()
             gc.freeze()
             yield watched

@@ -17,6 +17,7 @@ from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from lowtide.protocol.messages.metadata import MetadataRequest
 from lowtide.testing.cluster import LowtideCluster
+from tests.inside import broker_of, loop_of
 
 from .large_frames import framed
 
@@ -57,17 +58,13 @@ def with_a_small_buffer(self: ConnectionHost, connection: Any) -> str | None:
 def test_clients_that_never_read_hold_no_more_than_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ConnectionHost, "on_connected", with_a_small_buffer)
     config = {"lowtide.answers.unread.max.bytes": str(LIMIT)}
-    with LowtideCluster(config=config) as cluster, ExitStack() as stack:
+    with LowtideCluster(config=config, in_process=True) as cluster, ExitStack() as stack:
         honest = stack.enter_context(connect(cluster))
         topic = CreatableTopic(name="wide", num_partitions=PARTITIONS, replication_factor=1, assignments=[], configs=[])
         request = CreateTopicsRequest(topics=[topic], timeout_ms=60_000, validate_only=False)
         ask(honest, framed(ApiKey.CREATE_TOPICS, 5, codec_for(CreateTopicsRequest, 5).encode(request)))
-        assert cluster._cluster is not None
-        (broker,) = cluster._cluster.brokers.values()
-        host = broker.serving.host
-        loop = cluster._loop
+        host, loop = broker_of(cluster).serving.host, loop_of(cluster)
         assert host is not None
-        assert loop is not None
         most = 0
 
         async def used_bytes() -> int:

@@ -103,8 +103,7 @@ def test_certificates_are_replaced_under_load(tmp_path: Path, rounds: int) -> No
         "lowtide.tls.reload.interval.ms": str(RENEWAL_MS),
     }
     with LowtideCluster(config=config) as cluster:
-        assert cluster._cluster is not None
-        port = next(iter(cluster._cluster.brokers.values())).ports["SSL"]
+        port = cluster.ports(cluster.broker_ids[0])["SSL"]
         client = str(tmp_path / "client.pem")
         settings: dict[str, Any] = {
             "bootstrap.servers": f"127.0.0.1:{port}",

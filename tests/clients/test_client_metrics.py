@@ -10,18 +10,18 @@ from confluent_kafka import Producer
 from lowtide.admin import BlockingAdminClient, NewTopic
 from lowtide.admin.configs import ConfigChange, ConfigResource, ResourceType
 from lowtide.testing.cluster import LowtideCluster
+from tests.inside import broker_of
 
 ENDS_S = 60
 
 
 def clients_of(cluster: LowtideCluster) -> Any:
     """What the broker keeps of clients, which has a thread of its own here."""
-    (broker,) = cluster._cluster.brokers.values()  # type: ignore[union-attr]
-    return broker.serving.coordinators.groups.broker.clients
+    return broker_of(cluster).serving.coordinators.groups.broker.clients
 
 
 def test_librdkafka_pushes_what_is_wanted_of_it() -> None:
-    with LowtideCluster() as cluster, BlockingAdminClient(cluster.bootstrap) as admin:
+    with LowtideCluster(in_process=True) as cluster, BlockingAdminClient(cluster.bootstrap) as admin:
         resource = ConfigResource(ResourceType.CLIENT_METRICS, "of-apps")
         changes = {
             "metrics": "org.apache.kafka.producer.",

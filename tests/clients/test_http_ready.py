@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from lowtide.broker.http.readiness import Stage
 from lowtide.testing.cluster import LowtideCluster
 from tests.http_visitor import visit
+from tests.inside import broker_of
 
 from .driver import until
 from .test_http_hostile import visited
@@ -50,8 +51,7 @@ def test_replicas_in_sync_are_waited_for_where_that_is_wanted():
     with LowtideCluster(3, config=settings | {"broker.heartbeat.interval.ms": "500"}) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
         admin.create_topics([NewTopic("clicks", 2, 3)])["clicks"].result(60)
-        assert cluster._cluster is not None
-        (url,) = cluster._cluster.brokers[1].http_addresses
+        (url,) = cluster.http_addresses(1)
         patiently(lambda: ready(url, "?in_sync") == (200, {"ready": True, "broker": 1, "reasons": []}))
         cluster.stop_broker(3)
         seen = []
@@ -76,9 +76,8 @@ def patiently(condition):
 
 def test_a_broker_without_its_registration_is_not_ready():
     """As one whose metadata store is out of reach."""
-    with LowtideCluster(1, config={"http.listeners": "http://127.0.0.1:0"}) as cluster:
-        assert cluster._cluster is not None
-        (broker,) = cluster._cluster.brokers.values()
+    with LowtideCluster(1, config={"http.listeners": "http://127.0.0.1:0"}, in_process=True) as cluster:
+        broker = broker_of(cluster)
         (url,) = broker.http_addresses
         assert ready(url)[0] == 200
         readiness = broker.serving._readiness

@@ -17,7 +17,7 @@ NOWHERE = {"listeners": "PLAINTEXT://:0", "lowtide.advertise.local.address": "tr
 def by_several_addresses(monkeypatch: pytest.MonkeyPatch) -> Iterator[LowtideCluster]:
     """As in a container: it listens on every interface, and its host's name is not resolved outside."""
     monkeypatch.setattr("lowtide.runtime.process.socket.gethostname", lambda: "0a1b2c3d.invalid")
-    with LowtideCluster(config=NOWHERE) as cluster:
+    with LowtideCluster(config=NOWHERE, in_process=True) as cluster:
         yield cluster
 
 
@@ -44,6 +44,6 @@ def test_a_client_goes_on_where_it_came(by_several_addresses: LowtideCluster, lo
 def test_what_is_advertised_counts_where_it_is_set(lowtide_topic: str) -> None:
     given = {**NOWHERE, "advertised.listeners": "PLAINTEXT://broker.example:9092"}
     with LowtideCluster(config=given) as cluster:
-        port = cluster._cluster.brokers[0].port  # type: ignore[union-attr]
+        port = cluster.ports(0)["PLAINTEXT"]
         (broker,) = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}", "log_level": 0}).list_topics(timeout=60).brokers.values()
         assert (broker.host, broker.port) == ("broker.example", 9092)

@@ -55,8 +55,7 @@ class World:
         self.cluster = cluster
 
     def _address(self, listener: str) -> str:
-        assert self.cluster._cluster is not None
-        return f"127.0.0.1:{next(iter(self.cluster._cluster.brokers.values())).ports[listener]}"
+        return f"127.0.0.1:{self.cluster.ports(self.cluster.broker_ids[0])[listener]}"
 
     @cached_property
     def open(self) -> AdminClient:

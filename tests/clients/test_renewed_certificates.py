@@ -62,8 +62,7 @@ def started(folder: Path, **config: str) -> Iterator[World]:
         "lowtide.tls.reload.interval.ms": HOUR_MS,
     }
     with LowtideCluster(config=settings | config) as cluster:
-        assert cluster._cluster is not None
-        ports = next(iter(cluster._cluster.brokers.values())).ports
+        ports = cluster.ports(cluster.broker_ids[0])
         quiet: dict[str, Any] = {"error_cb": lambda _error: None, "log_level": 0}
         open_client = AdminClient(quiet | {"bootstrap.servers": f"127.0.0.1:{ports['PLAINTEXT']}"})
         secured = {"security.protocol": "SSL", "ssl.ca.location": str(folder / "ca.pem")}

@@ -79,8 +79,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, authority: trustme.CA) -> It
         "lowtide.tls.reload.interval.ms": "100",
     }
     with LowtideCluster(config=config) as cluster:
-        assert cluster._cluster is not None
-        ports = next(iter(cluster._cluster.brokers.values())).ports
+        ports = cluster.ports(cluster.broker_ids[0])
         world = World(cluster, folder, ports["SSL"], ports["LOGINS"])
         with BlockingAdminClient(world.with_certificate) as client:
             for name, mechanism in SCRAM_MECHANISMS.items():
@@ -180,8 +179,7 @@ def test_pkcs12_and_keys_in_the_configuration(tmp_path: Path, authority: trustme
         "listener.name.second.ssl.keystore.key": key.decode(),
     }
     with LowtideCluster(config=config) as cluster:
-        assert cluster._cluster is not None
-        ports = next(iter(cluster._cluster.brokers.values())).ports
+        ports = cluster.ports(cluster.broker_ids[0])
         world = World(cluster, tmp_path, ports["FIRST"], ports["SECOND"])
         assert our_own(world.with_certificate) == ""
         assert our_own(world.common(ports["SECOND"]) | {"security.protocol": "SSL"}) == ""

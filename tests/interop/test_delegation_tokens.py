@@ -62,9 +62,7 @@ def file_of(folder: Path, name: str, settings: dict[str, str]) -> str:
 @pytest.fixture(scope="module")
 def tools(jars: Path, lowtide_broker: LowtideCluster, tmp_path_factory: pytest.TempPathFactory) -> Tools:
     """Against the listener where clients log in; its first call, which only loads classes, uses the other one."""
-    cluster = lowtide_broker._cluster
-    assert cluster is not None
-    port = next(iter(cluster.brokers.values())).ports["PLAINTEXT"]
+    port = lowtide_broker.ports(lowtide_broker.broker_ids[0])["PLAINTEXT"]
     made = Tools(jars, f"127.0.0.1:{port}", tmp_path_factory.mktemp("jvm"))
     made.bootstrap = lowtide_broker.bootstrap
     return made
@@ -170,8 +168,6 @@ def decisions(sasl: str, plain: str) -> list[str]:
 
 
 def test_the_same_is_decided_by_kafka(secured: SecuredKafka, lowtide_broker: LowtideCluster) -> None:
-    cluster = lowtide_broker._cluster
-    assert cluster is not None
-    port = next(iter(cluster.brokers.values())).ports["PLAINTEXT"]
+    port = lowtide_broker.ports(lowtide_broker.broker_ids[0])["PLAINTEXT"]
     ours = decisions(lowtide_broker.bootstrap, f"127.0.0.1:{port}")
     assert ours == decisions(f"127.0.0.1:{secured.sasl}", secured.node.bootstrap)

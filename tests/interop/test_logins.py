@@ -57,8 +57,7 @@ def logins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Logins]:
         "listener.name.logins.plain.sasl.jaas.config": PLAIN,
     }
     with LowtideCluster(config=config) as cluster:
-        assert cluster._cluster is not None
-        ports = next(iter(cluster._cluster.brokers.values())).ports
+        ports = cluster.ports(cluster.broker_ids[0])
         with BlockingAdminClient({"bootstrap.servers": cluster.bootstrap}) as admin:
             admin.create_topics([NewTopic(name="logins", partitions=1)])  # franz-go does not ask for one.
             for name, mechanism in SCRAM_MECHANISMS.items():

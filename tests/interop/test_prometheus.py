@@ -63,8 +63,7 @@ def prometheus(cluster: LowtideCluster, tmp_path_factory: pytest.TempPathFactory
     needs("prometheus")
     folder = tmp_path_factory.mktemp("prometheus")
     (folder / "password").write_text(PASSWORD)
-    assert cluster._cluster is not None
-    addresses = [broker.http_addresses[0].removeprefix("http://") for broker in cluster._cluster.brokers.values()]
+    addresses = [cluster.http_addresses(broker_id)[0].removeprefix("http://") for broker_id in cluster.broker_ids]
     with Prometheus(folder, addresses, folder / "password") as running:
         running.until('count(up{job="kafka-broker"} == 1) == 3')
         yield running

@@ -1,0 +1,180 @@
+"""The brokers of a `LowtideCluster` and what can be asked of them, on one event loop: in a thread, or in a process of its own.
+
+Guards: the brokers are the same in both. `Plan` says what to start and can be sent to another process. Sees all that a broker
+is made of; begin with `Brokers`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
+
+if TYPE_CHECKING:
+    from lowtide.broker.config.broker_config import Given
+    from lowtide.broker.lifecycle.local_cluster import LocalCluster
+
+
+class Plan(NamedTuple):
+    """Which brokers to start. `config` are broker configuration keys; `directory` has their files."""
+
+    broker_count: int
+    directory: str
+    config: Mapping[str, str | float | bool]
+    racks: tuple[str, ...]
+    secure: bool
+
+
+class Reached(NamedTuple):
+    """Where a broker is reached: its listener for clients, the port of each listener by name, and its listeners of HTTP."""
+
+    address: str
+    ports: Mapping[str, int]
+    http_addresses: tuple[str, ...]
+
+
+class Brokers:
+    """Brokers that were started or stopped by the methods that a test calls. Used from one event loop."""
+
+    def __init__(self, plan: Plan, log: TextIO) -> None:
+        """`log` gets the lines that the brokers log."""
+        self.plan = plan
+        self._log = log
+        self._cluster: LocalCluster | None = None
+        self._reached: dict[int, Reached] = {}
+
+    @property
+    def cluster(self) -> LocalCluster:
+        """The brokers that were started."""
+        assert self._cluster is not None, "the cluster has not started"
+        return self._cluster
+
+    async def start(self) -> dict[int, Reached]:
+        """Starts all brokers. Returns where each is reached. Errors: whatever keeps a broker from starting."""
+        common = _common(self.plan.config)
+        self._cluster = await self._secured(common) if self.plan.secure else self._made(self._configurations(common))
+        await self._cluster.start()
+        return self._now_reached()
+
+    async def stop(self) -> dict[int, Reached]:
+        """Stops all that run, gracefully."""
+        if self._cluster is not None:
+            await self._cluster.stop()
+        return self._reached
+
+    async def restart(self) -> dict[int, Reached]:
+        """Stops all and starts them again over the same files, on the same ports."""
+        await self.cluster.stop()
+        await self.cluster.start()
+        return self._now_reached()
+
+    async def reset(self) -> dict[int, Reached]:
+        """Stops all, removes their files, and starts them on the same ports: nothing is left but the configuration."""
+        await self.cluster.stop()
+        _remove_files(self.plan.directory)
+        if self.plan.secure:
+            await self._set_passwords(self._configurations(_common(self.plan.config)))
+        await self.cluster.start()
+        return self._now_reached()
+
+    async def stop_broker(self, broker_id: int) -> dict[int, Reached]:
+        """Stops one broker gracefully."""
+        await self.cluster.stop_broker(broker_id)
+        return self._reached
+
+    async def kill_broker(self, broker_id: int) -> dict[int, Reached]:
+        """Ends one broker without a farewell, as far as the process that lives on can do that."""
+        await self.cluster.kill_broker(broker_id)
+        return self._reached
+
+    async def start_broker(self, broker_id: int) -> dict[int, Reached]:
+        """Starts a broker again that was stopped or killed. Errors: whatever keeps it from starting."""
+        await self.cluster.start_broker(broker_id)
+        return self._now_reached()
+
+    def _now_reached(self) -> dict[int, Reached]:
+        """Also of those that don't run: as they were reached before."""
+        for broker_id, broker in self.cluster.brokers.items():
+            self._reached[broker_id] = Reached(broker.address, dict(broker.ports), tuple(broker.http_addresses))
+        return {broker_id: self._reached[broker_id] for broker_id in self.cluster.broker_ids if broker_id in self._reached}
+
+    async def _secured(self, common: dict[str, Given]) -> LocalCluster:
+        """The brokers, with what they need for TLS and logins in the folder `secure`. Errors: ConfigError, StorageError."""
+        from lowtide.broker.lifecycle.secure_cluster import SecureCluster
+
+        configurations = self._configurations(SecureCluster(self.plan.directory).given() | common)
+        await self._set_passwords(configurations)
+        return self._made(configurations)
+
+    async def _set_passwords(self, configurations: list[dict[str, Given]]) -> None:
+        from lowtide.broker.config.broker_config import load_config
+        from lowtide.broker.lifecycle.secure_cluster import SecureCluster
+
+        place = self.plan.directory if self.plan.broker_count > 1 else load_config(given=configurations[0]).log_dirs[0]
+        await SecureCluster(self.plan.directory).set_passwords(place)
+
+    def _configurations(self, given: dict[str, Given]) -> list[dict[str, Given]]:
+        """Of each broker. Errors: ConfigError."""
+        from lowtide.broker.config.broker_config import Given
+        from lowtide.broker.lifecycle.local_cluster import configurations_of_several, listener_name
+
+        plan = self.plan
+        if plan.broker_count > 1:
+            return configurations_of_several(given, plan.directory, plan.broker_count, racks=plan.racks)
+        own = {"listeners": f"{listener_name(given)}://127.0.0.1:0", "log.dirs": plan.directory}
+        return [{name: Given(text, "the default") for name, text in own.items()} | given]
+
+    def _made(self, configurations: list[dict[str, Given]]) -> LocalCluster:
+        """The brokers, as they are configured. Errors: ConfigError."""
+        from lowtide.broker.lifecycle.local_cluster import LocalCluster
+        from lowtide.broker.lifecycle.logger import make_logger
+
+        shared = self.plan.directory if self.plan.broker_count > 1 else None
+        return LocalCluster(configurations, shared, lambda broker_id: make_logger(broker_id, stream=self._log))
+
+
+async def serve(brokers: Brokers, requests: asyncio.Queue[tuple[str, tuple[Any, ...]] | None], answer: Any) -> None:
+    """Starts the brokers, then calls the methods that are asked for, one after the other, until None is; stops them in the end.
+
+    `answer` is called with what each returned, or with its error; the first call is for the start.
+    """
+    try:
+        answer(await brokers.start())
+    except BaseException as error:  # noqa: BLE001  who asked gets it
+        answer(error)
+        return
+    while (request := await requests.get()) is not None:
+        name, arguments = request
+        try:
+            answer(await getattr(brokers, name)(*arguments))
+        except Exception as error:  # noqa: BLE001  who asked gets it
+            answer(error)
+    try:
+        answer(await brokers.stop())
+    except Exception as error:  # noqa: BLE001  who asked gets it
+        answer(error)
+
+
+def _remove_files(directory: str) -> None:
+    """Removes what is in the folder, but for certificates and passwords."""
+    from lowtide.broker.lifecycle.secure_cluster import FOLDER
+
+    for path in Path(directory).iterdir():
+        if path.name != FOLDER:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _common(config: Mapping[str, str | float | bool]) -> dict[str, Given]:
+    """The configuration that all brokers have in common. Errors: ConfigError for a value that isn't a text, a number, True or False."""
+    from lowtide.broker.config.broker_config import Given
+    from lowtide.broker.config.key import ConfigError
+    from lowtide.runtime.properties import PropertiesError, property_text
+
+    try:
+        given = {name: Given(property_text(name, value), "config") for name, value in config.items()}
+    except PropertiesError as error:
+        raise ConfigError(str(error)) from None
+    given.setdefault("group.initial.rebalance.delay.ms", Given("0", "the default"))
+    return given

@@ -1,0 +1,122 @@
+"""`Brokers` in a process of their own, which a test's frozen clock, forks and patches don't reach.
+
+The process is this program's Python. It inherits one end of a pair of sockets, and nothing else but its standard streams. Requests come
+over it, `(method, arguments)` or None for the stop, and what they return or raise goes back. It stops its brokers and ends when the other
+end closes, so it doesn't outlive the test's process, whichever way that ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from multiprocessing.connection import Connection, Pipe
+from typing import Any, TextIO
+
+from lowtide.testing.brokers import Brokers, Plan, Reached, serve
+
+_CHILD = "import json, sys; sys.path[:] = json.loads(sys.argv[2]); from lowtide.testing.brokers_process import main; main(int(sys.argv[1]))"
+"""With the import path of the test's process, which may have found Lowtide in a folder that no other has."""
+
+
+class ProcessOfBrokers:
+    """The process, as the test's process sees it."""
+
+    def __init__(self, plan: Plan, log: TextIO) -> None:
+        self._plan, self._log = plan, log
+        self._connection, theirs = Pipe()
+        try:
+            command = [sys.executable, "-c", _CHILD, str(theirs.fileno()), json.dumps(sys.path)]
+            # A session of its own: Ctrl-C at a terminal reaches the test, which stops its brokers in order.
+            self._process = subprocess.Popen(  # noqa: S603 - this Python
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[theirs.fileno()], start_new_session=True
+            )
+        finally:
+            theirs.close()
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    def start(self, limit_s: float) -> dict[int, Reached]:
+        """Starts the brokers. Returns where they are reached. Errors: whatever keeps one from starting, TimeoutError, ChildProcessError."""
+        return self._ask(self._plan, limit_s)
+
+    def call(self, name: str, arguments: tuple[Any, ...], limit_s: float) -> dict[int, Reached]:
+        """Calls a method of `Brokers`. Errors: those of the method, TimeoutError, ChildProcessError."""
+        return self._ask((name, arguments), limit_s)
+
+    def stop(self, limit_s: float) -> None:
+        """Stops the brokers and ends the process; kills it when the time is over. Errors: those of a stop, TimeoutError."""
+        try:
+            if self._process.poll() is None:
+                self._ask(None, limit_s)
+        except ChildProcessError:  # It ended before it was asked, as after a start that failed.
+            return
+        finally:
+            self._connection.close()
+            try:
+                self._process.wait(limit_s)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+                raise
+
+    def _ask(self, request: object, limit_s: float) -> dict[int, Reached]:
+        try:
+            self._connection.send(request)
+            if not self._connection.poll(limit_s):
+                message = f"the brokers' process {self.pid} did not answer within {limit_s:g} s"
+                raise TimeoutError(message)
+            outcome = self._connection.recv()
+        except (EOFError, ConnectionError):
+            message = f"the brokers' process {self.pid} ended with {self._process.wait()}"
+            raise ChildProcessError(message) from None
+        if isinstance(outcome, BaseException):
+            raise outcome
+        assert isinstance(outcome, dict)
+        return outcome
+
+
+def main(descriptor: int) -> None:
+    """The child's program."""
+    from lowtide.runtime.serving_loop import new_serving_loop
+
+    connection = Connection(descriptor)
+    brokers = Brokers(connection.recv(), sys.stderr)
+    with asyncio.Runner(loop_factory=new_serving_loop) as runner:
+        loop = runner.get_loop()
+        requests: asyncio.Queue[tuple[str, tuple[Any, ...]] | None] = asyncio.Queue()
+
+        def read() -> None:
+            """Pass requests on to the loop. The end of the test's process is a stop."""
+            request: tuple[str, tuple[Any, ...]] | None = ("", ())
+            while request is not None:
+                try:
+                    request = connection.recv()
+                except (EOFError, OSError):
+                    request = None
+                loop.call_soon_threadsafe(requests.put_nowait, request)
+
+        threading.Thread(target=read, daemon=True).start()
+        runner.run(serve(brokers, requests, lambda outcome: _send(connection, outcome)))
+    sys.stderr.flush()
+    # Threads of libraries may be waiting; the brokers are stopped and their files closed.
+    os._exit(0)
+
+
+def _send(connection: Connection, outcome: Any) -> None:
+    """Send what a method returned, or its error: where that can't be pickled, its type and text."""
+    try:
+        pickle.loads(pickle.dumps(outcome))  # noqa: S301 - it was pickled here
+    except Exception:  # noqa: BLE001  whatever a class does when it is pickled
+        outcome = RuntimeError(f"{type(outcome).__name__}: {outcome}")
+    # It fails where the test's process has ended.
+    with contextlib.suppress(OSError):
+        connection.send(outcome)
