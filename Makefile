@@ -195,7 +195,7 @@ docs: $(INSTALLED)-docs ## the pages of docs/ as a site in build/site; fails at 
 	@mkdir -p build
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --clean >build/docs.log 2>&1 || { cat build/docs.log; exit 1; }
 
-wheel: $(INSTALLED)-packaging ## dist/: a manylinux wheel for Python 3.11 and later, and the source distribution it is built from
+wheel: $(INSTALLED)-packaging ## dist/: a manylinux wheel for the version of Python in .venv and later ones, and the source distribution it is built from
 	@rm -rf dist build/wheel
 	@mkdir -p build
 	@LOWTIDE_PURE=0 $(BIN)/python -m build --no-isolation --outdir build/wheel . >build/wheel.log 2>&1 || { cat build/wheel.log; exit 1; }
@@ -266,4 +266,4 @@ down: ## stop them; their data stay in volumes (make down ARGS=--volumes removes
 	@$(COMPOSED) --profile observe down $(ARGS)
 
 clean: ## remove what was built and installed, not ./data
-	@rm -rf $(VENV) build dist protocol/native/*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

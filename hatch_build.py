@@ -2,9 +2,12 @@
 
 `protocol/native/` is compiled when Lowtide is installed or its wheel is built. Without a C compiler (`CC`, or the one that built this
 Python) or Python's headers a warning says so, and the plain Python form is used: it does the same, more slowly
-(docs/adr/0009-compiled-walk.md). The module uses the stable interface of Python 3.11, so one wheel serves every later version. It is not
-compiled for Windows, for a Python without its lock, or for anything but CPython. `LOWTIDE_PURE=1` leaves the module out; with
+(docs/adr/0009-compiled-walk.md). The module uses the stable interface, so a wheel serves the Python that built it and every later version.
+It is not compiled for Windows, for a Python without its lock, or for anything but CPython. `LOWTIDE_PURE=1` leaves the module out; with
 `LOWTIDE_PURE=0` a failed compilation fails the build.
+
+A build never writes into the source tree, because environments of several Pythons may have that tree installed as editable. The module is
+compiled into a temporary folder, and pip copies it into the environment that it installs into.
 
 The version comes from git: `v1.2.3` on the commit gives 1.2.3. Three commits after that tag it is 1.2.4.dev3+g1a2b3c4, and without any tag
 `NEXT_VERSION`.dev3+g1a2b3c4. A source distribution carries its version in PKG-INFO. A folder without either is `NEXT_VERSION`.dev0.
@@ -19,6 +22,7 @@ import shlex
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +51,9 @@ SOURCES = (
     "protocol/native/transactions.c",
     "protocol/native/walks.c",
 )
-MODULE = "protocol/native/walk.abi3.so"
+MODULE = "_lowtide_walk.abi3.so"
+"""Where a wheel has the module, and so an environment. An editable installation is a wheel too, of the module and a line with the path."""
+
 FLAGS = ("-std=c11", "-O2", "-fPIC", "-pthread", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror=implicit-function-declaration")
 COMPILER_TIMEOUT_S = 300
 
@@ -58,42 +64,53 @@ GIT_TIMEOUT_S = 30
 
 
 class CompiledWalkHook(BuildHookInterface):
-    """Compiles the module beside its sources, where an editable installation finds it and a wheel takes it along with the folder."""
+    """Compiles the module, and adds it to the wheel that is built."""
+
+    folder: tempfile.TemporaryDirectory[str] | None = None
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Hatchling calls this before it writes a wheel or an editable installation."""
-        module = Path(self.root, MODULE)
-        module.unlink(missing_ok=True)
         wish = os.environ.get("LOWTIDE_PURE", "")
         if wish not in ("", "0"):
             return
-        error = self.compile(module)
+        self.folder = tempfile.TemporaryDirectory(prefix="lowtide-build-")
+        module = Path(self.folder.name, MODULE)
+        error = compile_module(module, Path(self.root))
         if error is not None:
             if wish == "0":
                 raise SystemExit(f"LOWTIDE_PURE=0, and protocol/native does not compile: {error}")
             self.app.display_warning(f"protocol/native does not compile, so record batches are walked in Python, more slowly: {error}")
-        elif version != "editable":
-            build_data["pure_python"] = False
-            build_data["tag"] = f"cp311-abi3-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
+            return
+        build_data["force_include_editable" if version == "editable" else "force_include"][str(module)] = MODULE
+        build_data["pure_python"] = False
+        build_data["tag"] = wheel_tag()
 
-    def compile(self, module: Path) -> str | None:
-        """Compile the module. Returns the reason if that fails, else None."""
-        if sys.implementation.name != "cpython" or os.name == "nt" or sysconfig.get_config_var("Py_GIL_DISABLED"):
-            return "this Python is not supported"
-        if not Path(sysconfig.get_path("include"), "Python.h").exists():
-            return "Python's headers are missing"
-        command = [*link_command(), *FLAGS, f"-I{sysconfig.get_path('include')}", *SOURCES, "-o", f"{module}.new"]
-        try:
-            done = subprocess.run(  # noqa: S603 - the compiler
-                command, cwd=self.root, capture_output=True, text=True, timeout=COMPILER_TIMEOUT_S, check=False
-            )
-            if done.returncode != 0:
-                return f"{command[0]}: {done.stderr.strip()}"
-            # A process that has mapped the old module keeps it.
-            Path(f"{module}.new").replace(module)
-        except (OSError, subprocess.TimeoutExpired) as failed:
-            return str(failed)
-        return None
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """Hatchling calls this when the wheel is written."""
+        if self.folder is not None:
+            self.folder.cleanup()
+
+
+def wheel_tag() -> str:
+    """The tag of a wheel that this Python builds: for itself and later versions. Only older headers than the interpreter's are tested."""
+    major, minor = sys.version_info[:2]
+    return f"cp{major}{minor}-abi3-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
+
+
+def compile_module(module: Path, root: Path, include: str = sysconfig.get_path("include"), flags: tuple[str, ...] = FLAGS) -> str | None:
+    """Compile the module with the headers in `include`. Returns the reason if that fails, else None."""
+    if sys.implementation.name != "cpython" or os.name == "nt" or sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return "this Python is not supported"
+    if not Path(include, "Python.h").exists():
+        return "Python's headers are missing"
+    command = [*link_command(), *flags, f"-I{include}", *SOURCES, "-o", str(module)]
+    try:
+        done = subprocess.run(  # noqa: S603 - the compiler
+            command, cwd=root, capture_output=True, text=True, timeout=COMPILER_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as failed:
+        return str(failed)
+    return None if done.returncode == 0 else f"{command[0]}: {done.stderr.strip()}"
 
 
 def link_command() -> list[str]:

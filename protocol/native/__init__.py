@@ -2,7 +2,7 @@
 
 A hundred lines of Python are run for a record otherwise; here it is a few dozen instructions. The C sources lie beside this file:
 `records.h`, `head.h` and `produce.h` say what is there, `module.c` is what Python sees. `hatch_build.py` compiles them when Lowtide is
-installed, where there is a compiler. `LOWTIDE_PURE=1` in the environment, then or now, does without.
+installed, where there is a compiler, and puts the module into the environment. `LOWTIDE_PURE=1`, then or now, does without.
 
 Guards: nothing depends on it. Each function answers None for whatever isn't exactly as Kafka's clients write it, and its caller then lets
 the plain form decide: errors are found, and named, in Python. Tests hold the two forms against each other.
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib
 import os  # noqa: TID251 - one variable, read once: there's no port that the protocol could have
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 VERSION: Final = 12
 """That of the functions below. A module of another one is left from another version's sources, and isn't used."""
+
+MODULE: Final = "_lowtide_walk"
 
 PURE_VARIABLE: Final = "LOWTIDE_PURE"
 
@@ -178,6 +181,8 @@ class CompiledWalk(CompiledSyncs, CompiledProduce, Protocol):
     """The module. Where a function answers None, the plain form decides."""
 
     VERSION: int
+    HEADERS: int
+    """The version of Python whose headers it was built with, in the form of `sys.hexversion`."""
 
     def walk_records(self, records: Buffer, count: int, /) -> tuple[int, int, int, bool, bool] | None:
         """The fields of `storage.log.record_walk.RecordWalk`."""
@@ -310,14 +315,37 @@ class CompiledWalk(CompiledSyncs, CompiledProduce, Protocol):
         """
 
 
-def _load() -> CompiledWalk | None:
-    if os.environ.get(PURE_VARIABLE, "") not in ("", "0"):
-        return None
+def _found() -> tuple[CompiledWalk | None, str | None]:
+    """The module, or why there is none that may be used.
+
+    A module that was built with the headers of a later Python isn't used. The stable interface promises that a later version runs
+    what an earlier one built, and not the opposite: headers of 3.12 left out references that 3.11 counts (ADR 9).
+    """
     try:
-        module = importlib.import_module("lowtide.protocol.native.walk")
-    except ImportError:
-        return None
-    return cast("CompiledWalk", module) if getattr(module, "VERSION", None) == VERSION else None
+        module = cast("CompiledWalk", importlib.import_module(MODULE))
+    except ModuleNotFoundError:
+        return None, "it was not compiled when Lowtide was installed"
+    except ImportError as error:
+        return None, str(error)
+    if module.VERSION != VERSION:
+        return None, "it is left from another version of Lowtide"
+    built, running = (_python(version) for version in (module.HEADERS, sys.hexversion))
+    if built > running:
+        return None, f"it was compiled for Python {built[0]}.{built[1]}, and this is Python {running[0]}.{running[1]}"
+    return module, None
+
+
+def _python(version_hex: int) -> tuple[int, int]:
+    """The version in a number of the form of `sys.hexversion`, without the parts in which the stable interface doesn't change."""
+    return version_hex >> 24, version_hex >> 16 & 0xFF
+
+
+def _is_unwanted() -> bool:
+    return os.environ.get(PURE_VARIABLE, "") not in ("", "0")
+
+
+def _load() -> CompiledWalk | None:
+    return None if _is_unwanted() else _found()[0]
 
 
 compiled: Final[CompiledWalk | None] = _load()
@@ -325,12 +353,4 @@ compiled: Final[CompiledWalk | None] = _load()
 
 def why_plain() -> str | None:
     """Why there is no compiled module though nothing asked for that; None where there is one, or `LOWTIDE_PURE` does without."""
-    if compiled is not None or os.environ.get(PURE_VARIABLE, "") not in ("", "0"):
-        return None
-    try:
-        importlib.import_module("lowtide.protocol.native.walk")
-    except ModuleNotFoundError:
-        return "it was not compiled when Lowtide was installed"
-    except ImportError as error:
-        return str(error)
-    return "it is left from another version of Lowtide"
+    return None if compiled is not None or _is_unwanted() else _found()[1]

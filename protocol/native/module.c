@@ -1,4 +1,4 @@
-/* The Python module `walk`: arguments to what records.h declares, and back. `__init__.py` says what each function does.
+/* The Python module `_lowtide_walk`: arguments to what records.h declares, and back. `__init__.py` says what each function does.
 
    A function answers None where the plain form has to decide. It holds the interpreter's lock: a batch takes a fraction of a millisecond;
    the walk over a large one does not hold it. Buffers are exported while they are used, so that they cannot be resized. */
@@ -453,27 +453,28 @@ static PyMethodDef functions[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static int add_version(PyObject *module)
+static int add_versions(PyObject *module)
 {
-    return PyModule_AddIntConstant(module, "VERSION", WALK_VERSION);
+    int failed = PyModule_AddIntConstant(module, "VERSION", WALK_VERSION);
+    return failed != 0 ? failed : PyModule_AddIntConstant(module, "HEADERS", PY_VERSION_HEX);
 }
 
 static PyModuleDef_Slot slots[] = {
-    {Py_mod_exec, (void *)add_version},
+    {Py_mod_exec, (void *)add_versions},
     {0, NULL},
 };
 
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
-    .m_name = "walk",
+    .m_name = "_lowtide_walk",
     .m_doc = "The compiled form of the walk over record batches.",
     .m_methods = functions,
     .m_slots = slots,
 };
 
-PyMODINIT_FUNC PyInit_walk(void);
+PyMODINIT_FUNC PyInit__lowtide_walk(void);
 
-PyMODINIT_FUNC PyInit_walk(void)
+PyMODINIT_FUNC PyInit__lowtide_walk(void)
 {
     return PyModuleDef_Init(&definition);
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import sysconfig
 from array import array
 from collections.abc import Callable
@@ -103,6 +104,18 @@ def test_a_module_of_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatch) 
     """Protects from a module that is left from before an update: its functions take other arguments."""
     monkeypatch.setattr(COMPILED, "VERSION", native.VERSION + 1)
     assert native._load() is None
+
+
+@needs_compiled
+@pytest.mark.parametrize("years", [-1, 0, 1])
+def test_a_module_for_a_later_python_is_not_used(monkeypatch: pytest.MonkeyPatch, years: int) -> None:
+    """Protects the interpreter: headers of 3.12 left out references that 3.11 counts, and brokers died of it. Older headers are tested."""
+    monkeypatch.setattr(native, "compiled", None)
+    monkeypatch.setattr(COMPILED, "HEADERS", sys.hexversion + years * 0x10000)
+    major, minor = sys.version_info[:2]
+    expected = f"it was compiled for Python {major}.{minor + 1}, and this is Python {major}.{minor}" if years > 0 else None
+    assert (native._load() is None) == (years > 0)
+    assert native.why_plain() == expected
 
 
 @needs_compiled
