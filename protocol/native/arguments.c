@@ -54,7 +54,7 @@ PyObject *leave_to_plain_form(struct views *views)
 {
     release_views(views);
     PyErr_Clear();
-    Py_RETURN_NONE;
+    return Py_NewRef(Py_None);
 }
 
 bool has_arguments(Py_ssize_t given, Py_ssize_t expected)

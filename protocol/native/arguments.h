@@ -11,6 +11,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* Headers of Python 3.12 and 3.13 return these objects without a reference for the caller. On 3.11, which counts them, each such return
+   loses one. `return Py_NewRef(Py_None)` and PyBool_FromLong() count on every version; what uses one of these does not compile. */
+#undef Py_RETURN_NONE
+#undef Py_RETURN_TRUE
+#undef Py_RETURN_FALSE
+#undef Py_RETURN_NOTIMPLEMENTED
+
 #define VIEWS_MAX 20
 
 /* The buffers that are in use. */

@@ -354,14 +354,14 @@ static PyObject *copy_keys(PyObject *module, PyObject *const *arguments, Py_ssiz
         to.places[found + 1] = from.places[place + 1];
     }
     release_views(&views);
-    Py_RETURN_NONE;
+    return Py_NewRef(Py_None);
 }
 
 static PyObject *written_payload(const uint8_t *payload, size_t size, int32_t count, const struct retention *retention, const uint8_t *gone,
                                  const struct retained *retained)
 {
     if (retained->records == count && !retained->is_rewritten) {
-        Py_RETURN_NONE;
+        return Py_NewRef(Py_None);
     }
     PyObject *left = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)retained->size);
     if (left != NULL && !write_retained(payload, size, count, retention, gone, retained, (uint8_t *)PyBytes_AsString(left))) {

@@ -204,7 +204,7 @@ PyObject *open_syncs(PyObject *module, PyObject *const *arguments, Py_ssize_t gi
     }
     struct syncs *syncs = create();
     if (syncs == NULL) {
-        Py_RETURN_NONE;
+        return Py_NewRef(Py_None);
     }
     PyObject *capsule = PyCapsule_New(syncs, CAPSULE_NAME, on_forgotten);
     if (capsule == NULL) {
@@ -292,7 +292,7 @@ PyObject *wait_synced(PyObject *module, PyObject *const *arguments, Py_ssize_t g
     }
     pthread_mutex_unlock(&syncs->lock);
     Py_END_ALLOW_THREADS
-    Py_RETURN_NONE;
+    return Py_NewRef(Py_None);
 }
 
 PyObject *close_syncs(PyObject *module, PyObject *const *arguments, Py_ssize_t given)
@@ -306,7 +306,7 @@ PyObject *close_syncs(PyObject *module, PyObject *const *arguments, Py_ssize_t g
         return NULL;
     }
     stop(syncs);
-    Py_RETURN_NONE;
+    return Py_NewRef(Py_None);
 }
 
 #else
@@ -318,7 +318,7 @@ PyObject *open_syncs(PyObject *module, PyObject *const *arguments, Py_ssize_t gi
     if (!has_arguments(given, 0)) {
         return NULL;
     }
-    Py_RETURN_NONE;
+    return Py_NewRef(Py_None);
 }
 
 /* There is nothing that these could be called with. */

@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,20 +37,27 @@ def newest(folders: Sequence[Path]) -> list[Path]:
     return sorted(folders, key=lambda path: [int(part) for part in path.name.split(".") if part.isdigit()], reverse=True)
 
 
+def candidates(version: str) -> Iterator[str]:
+    """Programs on this machine that may be of this version, the nearest first."""
+    yield f"python{version}"
+    yield sys.executable
+    if root := output("pyenv", "root"):
+        yield from (str(path / "bin/python") for path in newest(list(Path(root, "versions").glob(f"{version}.*"))))
+    if shutil.which("uv") and (program := output("uv", "python", "find", version)):
+        yield program
+
+
+def installed(version: str) -> str | None:
+    """A program of this version that is on this machine."""
+    return next((program for program in candidates(version) if is_version(program, version)), None)
+
+
 def interpreter(version: str) -> str | None:
-    """A program of this version."""
-    root = output("pyenv", "root")
-    found = [f"python{version}", sys.executable]
-    found += [str(path / "bin/python") for path in newest(list(Path(root, "versions").glob(f"{version}.*")))] if root else []
-    for program in found:
-        if is_version(program, version):
-            return program
-    if shutil.which("uv"):
+    """A program of this version, which uv may download."""
+    if (program := installed(version)) is None and shutil.which("uv"):
         subprocess.run(["uv", "python", "install", "--quiet", version], check=False, capture_output=True)
-        program = output("uv", "python", "find", version)
-        if program and is_version(program, version):
-            return program
-    return None
+        program = installed(version)
+    return program
 
 
 def passes(version: str, program: str) -> bool:
