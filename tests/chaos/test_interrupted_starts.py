@@ -12,9 +12,10 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
+
+from tests.interrupts import sigint
 
 INT, TERM = signal.SIGINT, signal.SIGTERM
 LIMIT_S = 120
@@ -71,24 +72,22 @@ def environment(**more: str) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("LOWTIDE_")} | more
 
 
-def ended(directory: Path, command: tuple[str, ...], module: str, number: int, handler: Any = signal.SIG_DFL) -> tuple[int, str, str]:
+def ended(directory: Path, command: tuple[str, ...], module: str, number: int, *, ignored: bool = False) -> tuple[int, str, str]:
     """Run a command, which gets the signal at the import of the module: its status and what it has printed.
 
-    `handler` is what SIGINT does where the command is called. A shell ignores it for commands in the background.
+    `ignored` says that SIGINT is ignored where the command is called, as by a shell for commands in the background.
     """
     (directory / "sitecustomize.py").write_text(HOOK)
     variables = environment(PYTHONPATH=str(directory), AT_IMPORT_OF=module, SEND=str(int(number)))
-    ran = subprocess.run(
-        [sys.executable, script(directory, command[0]), *command[1:]],
-        cwd=directory,
-        env=variables,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-        preexec_fn=lambda: signal.signal(INT, handler),  # noqa: PLW1509 - who started us may have us ignore it
-    )
-    return ran.returncode, ran.stdout, ran.stderr
+    words = [sys.executable, script(directory, command[0]), *command[1:]]
+    with sigint(ignored=ignored):
+        process = subprocess.Popen(words, cwd=directory, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        printed, errors = process.communicate(timeout=LIMIT_S)
+    finally:
+        process.kill()
+        process.wait()
+    return process.returncode, printed, errors
 
 
 @pytest.mark.parametrize(("command", "module", "number"), MOMENTS, ids=lambda value: value[0] if isinstance(value, tuple) else str(value))
@@ -100,7 +99,7 @@ def test_a_signal_ends_a_start_and_nothing_is_printed(command, module, number, t
 
 def test_an_ignored_signal_stays_ignored(tmp_path):
     """As that of `lowtide version &` in a script."""
-    status, printed, errors = ended(tmp_path, VERSION, FIRST, INT, signal.SIG_IGN)
+    status, printed, errors = ended(tmp_path, VERSION, FIRST, INT, ignored=True)
     assert (status, len(printed.split()), errors) == (0, 1, "")
 
 
@@ -112,14 +111,14 @@ def test_ctrl_c_interrupts_a_command_that_waits(name, tmp_path):
     with socket.create_server((HOST, 0)) as silent:
         address = f"{HOST}:{silent.getsockname()[1]}"
         words = {"lowtide": ("topics", "list"), "lowtide-delete-records": ("--offset-json-file", str(offsets))}[name]
-        process = subprocess.Popen(
-            [sys.executable, script(tmp_path, name), *words, "--bootstrap-server", address],
-            env=environment(),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            preexec_fn=lambda: signal.signal(INT, signal.SIG_DFL),  # noqa: PLW1509
-        )
+        with sigint():
+            process = subprocess.Popen(
+                [sys.executable, script(tmp_path, name), *words, "--bootstrap-server", address],
+                env=environment(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
         try:
             silent.settimeout(LIMIT_S)
             connection, _ = silent.accept()

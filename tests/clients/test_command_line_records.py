@@ -14,6 +14,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.interrupts import sigint
+
 from .command_lines import answer, command, environment, run, run_process, sentence
 from .conftest import NOT_YET
 from .driver import Driver, Sent, until
@@ -33,11 +35,6 @@ def filled(other: Driver, topic: str) -> tuple[str, int]:
     other.produce(topic, ten(now_ms), partition=0)
     other.produce(topic, ten(now_ms), partition=1)
     return topic, now_ms
-
-
-def heed_interrupts() -> None:
-    """Called in the process of a command that Ctrl-C is to end: what started the tests may ignore it, and it would inherit that."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def test_a_dry_run_reports_what_is_then_deleted(lowtide: SimpleNamespace, other: Driver, filled: tuple[str, int]) -> None:
@@ -204,14 +201,14 @@ def test_a_sweep_that_is_killed_continues(lowtide: SimpleNamespace, other: Drive
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
-    process = subprocess.Popen(
-        command(*words, "--rate", 1),
-        env=environment(lowtide.bootstrap),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=heed_interrupts,  # noqa: PLW1509 - it starts no thread
-    )
+    with sigint():
+        process = subprocess.Popen(
+            command(*words, "--rate", 1),
+            env=environment(lowtide.bootstrap),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
     before = state.read_text().count('"done"')
     try:
         until(lambda: state.read_text().count('"done"') > before)
@@ -330,13 +327,8 @@ def test_what_comes_is_followed_until_ctrl_c(lowtide: SimpleNamespace, other: Dr
         stderr=subprocess.PIPE,
         text=True,
     )
-    new = subprocess.Popen(
-        command(*follow),
-        env=environment(lowtide.bootstrap),
-        stdout=subprocess.PIPE,
-        text=True,
-        preexec_fn=heed_interrupts,  # noqa: PLW1509 - it starts no thread
-    )
+    with sigint():
+        new = subprocess.Popen(command(*follow), env=environment(lowtide.bootstrap), stdout=subprocess.PIPE, text=True)
     try:
         assert old.stdout is not None
         assert new.stdout is not None

@@ -25,6 +25,7 @@ from pathlib import Path
 import msgspec
 
 from tests.bytecode import with_bytecode
+from tests.interrupts import sigint
 
 from .lanes import AT_ONCE, Lane, Part, lanes
 from .report import LaneState, causes, counts, progress_line, summary, what_is_left, without_progress
@@ -38,11 +39,6 @@ PROGRESS_EVERY_S = 9.0
 POLL_S = 0.2
 STOP_S = 30.0
 """The time for an interrupted lane to stop its brokers, before it is killed."""
-
-
-def heed_interrupts() -> None:
-    """Called in a process that becomes a lane. A process that a shell started in the background ignores Ctrl-C, and so would its lanes."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @dataclass
@@ -62,7 +58,8 @@ class Running:
         state_file.unlink(missing_ok=True)
         env = with_bytecode({**os.environ, **lane.env, VARIABLE: str(state_file), UNTIL: str(until_s)}, BYTECODE)
         command = [str(Path(sys.executable).with_name("pytest")), *lane.options(seed)]
-        with log.open("wb") as output:
+        # A process that a shell started in the background ignores Ctrl-C, and so would its lanes.
+        with log.open("wb") as output, sigint():
             process = subprocess.Popen(
                 command,
                 cwd=ROOT,
@@ -71,7 +68,6 @@ class Running:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=heed_interrupts,
             )
         return cls(lane, process, log, state_file)
 

@@ -61,6 +61,8 @@ class Facts(NamedTuple):
     """Name, line, and number of lines of each."""
     globals_at: tuple[int, ...]
     sleeps_at: tuple[int, ...]
+    forks_at: tuple[int, ...]
+    """Lines with what runs Python in a fork."""
     imported_names: frozenset[str]
     """The first part of each name that is imported."""
 
@@ -68,7 +70,7 @@ class Facts(NamedTuple):
 @functools.cache
 def facts(path: Path) -> Facts:
     """Parses and walks the module once."""
-    functions, globals_at, sleeps_at, imported = [], [], [], set()
+    functions, globals_at, sleeps_at, forks_at, imported = [], [], [], [], set()
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         match node:
@@ -78,11 +80,21 @@ def facts(path: Path) -> Facts:
                 globals_at.append(node.lineno)
             case ast.Call(func=ast.Attribute(value=ast.Name(id="time"), attr="sleep")):
                 sleeps_at.append(node.lineno)
+            case ast.keyword(arg="preexec_fn") | ast.Attribute(value=ast.Name(id="os" | "pty"), attr="fork" | "forkpty"):
+                forks_at.append(node.lineno)
+            case ast.Attribute(value=ast.Name(id="multiprocessing"), attr="Pool" | "Process"):
+                forks_at.append(node.lineno)
+            case ast.Call(func=ast.Name(id="get_context") | ast.Attribute(attr="get_context"), args=[ast.Constant(value="spawn")]):
+                pass
+            case ast.Call(func=ast.Name(id="get_context") | ast.Attribute(attr="get_context")):
+                forks_at.append(node.lineno)
+            case ast.Call(func=ast.Name(id="ProcessPoolExecutor") | ast.Attribute(attr="ProcessPoolExecutor"), args=[] | [_], keywords=[]):
+                forks_at.append(node.lineno)
             case ast.Import():
                 imported |= {alias.name.partition(".")[0] for alias in node.names}
             case ast.ImportFrom(module=str() as module, level=0):
                 imported.add(module.partition(".")[0])
-    return Facts(bool(ast.get_docstring(tree)), tuple(functions), tuple(globals_at), tuple(sleeps_at), frozenset(imported))
+    return Facts(bool(ast.get_docstring(tree)), tuple(functions), tuple(globals_at), tuple(sleeps_at), tuple(forks_at), frozenset(imported))
 
 
 def relative(path: Path) -> str:
@@ -154,6 +166,39 @@ def test_no_unit_test_sleeps():
     """It waits for an event."""
     unit = [path for path in TESTS if path.is_relative_to(ROOT / "tests/unit")]
     assert not [f"{relative(path)}:{line}" for path in unit for line in facts(path).sleeps_at]
+
+
+FORKS = ("tests/mutants/session.py",)
+"""A program of its own, without threads: it runs changed code in copies of itself."""
+
+
+def test_nothing_runs_python_in_a_fork():
+    """Threads of other libraries are missing in a fork, and their locks stay taken: gRPC's fork handlers abort it, now and then.
+
+    A process starts with another program, and with arguments (`start_new_session`, `tests.interrupts.sigint`); a pool spawns.
+    """
+    found = {path: facts(path).forks_at for path in (*SOURCES, *OTHERS) if relative(path) not in FORKS}
+    assert not [f"{relative(path)}:{line}" for path, lines in found.items() for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("code", "forks"),
+    [
+        ("Popen(words, preexec_fn=f)", True),
+        ("os.fork()", True),
+        ("pty.fork()", True),
+        ("multiprocessing.Pool(2)", True),
+        ("get_context()", True),
+        ("get_context('fork').Pool(2)", True),
+        ("ProcessPoolExecutor(1)", True),
+        ("ProcessPoolExecutor(1, get_context('spawn'))", False),
+        ("multiprocessing.get_context('spawn').Pool(2)", False),
+        ("Popen(words, start_new_session=True)", False),
+    ],
+)
+def test_what_runs_python_in_a_fork_is_found(tmp_path: Path, code: str, forks: bool):
+    (tmp_path / "module.py").write_text(code)
+    assert bool(facts(tmp_path / "module.py").forks_at) == forks
 
 
 def test_each_folder_is_part_of_the_package():
