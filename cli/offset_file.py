@@ -10,6 +10,7 @@ stands twice, offsets below -1, text behind the end. Nothing is built of the fil
 
     >>> parse_offset_file(b'{"partitions": [{"topic": "t", "partition": 1, "offset": 7}]}', "f.json")
     {TopicPartition(topic='t', partition=1): 7}
+
 What a refusal looks like:
 
     f.json line 2, partition 1 of the list: "offset" is 7.5: allowed is a whole number from -1 to 9223372036854775807.

@@ -5,7 +5,7 @@ version of what follows, 0. After a key's type come group, topic id and partitio
 
     >>> place = SharePlace("g", bytes(16), 7)
     >>> key, value = encode_share_state(place, None)
-    >>> key.hex(" ", 4), value
+    >>> key.hex(" ", -4), value
     ('00000001 67000000 00000000 00000000 00000000 00000000 07', None)
 
 Source: Kafka's ShareSnapshotKey/Value and ShareUpdateKey/Value, `ShareCoordinatorRecordHelpers`; KIP-1226 (the complete count).

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 from random import Random
 
 import pytest
@@ -11,7 +10,6 @@ from hypothesis import strategies as st
 
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
-from lowtide.storage import checkpoint
 from lowtide.storage.checkpoint import (
     CheckpointError,
     MetaProperties,
@@ -32,10 +30,6 @@ from lowtide.storage.checkpoint import (
 PATH = "/logs/some-file"
 OFFSETS = st.integers(0, 2**63 - 1)
 TOPICS = st.text("abcXYZ019._-", min_size=1, max_size=249)
-
-
-def test_the_examples_are_true() -> None:
-    assert doctest.testmod(checkpoint).failed == 0
 
 
 @given(st.dictionaries(st.builds(TopicPartition, TOPICS, st.integers(0, 2**31 - 1)), OFFSETS))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import random
 
 import pytest
@@ -10,7 +9,6 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lowtide.storage.log_start import journal_format as log_start_format
 from lowtide.storage.log_start.journal_format import (
     FRAME_OVERHEAD,
     HEADER_BYTES,
@@ -48,11 +46,6 @@ def journal(frames: list[list[LogStartEntry]], *, snapshot: list[LogStartEntry] 
 
 def entries_of(count: int, *, offset: int = 1 << 40) -> list[LogStartEntry]:
     return [(TOPIC, partition, offset + partition) for partition in range(count)]
-
-
-def test_the_module_s_example_is_true() -> None:
-    """The hex in the docstring is what the code writes."""
-    assert doctest.testmod(log_start_format).failed == 0
 
 
 def test_a_new_journal_has_its_full_size_and_no_entries() -> None:
