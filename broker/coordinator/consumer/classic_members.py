@@ -18,7 +18,7 @@ from lowtide.broker.coordinator.classic.joining import MEMBER_ID_REQUIRED_SINCE,
 from lowtide.broker.coordinator.classic.rebalancing import NO_MEMBER_ID, join_failed, sync_failed
 from lowtide.broker.coordinator.consumer.consumer_group import ConsumerGroup
 from lowtide.broker.coordinator.consumer.consumer_groups import ConsumerGroups
-from lowtide.broker.coordinator.consumer.consumer_heartbeats import MEMBERS_MAX
+from lowtide.broker.coordinator.consumer.consumer_heartbeats import is_full
 from lowtide.broker.coordinator.consumer.consumer_member import ConsumerMember, assignment_of
 from lowtide.broker.coordinator.consumer.decision import Decision, Refusal
 from lowtide.broker.coordinator.consumer.member_state import MemberState
@@ -84,8 +84,7 @@ class ClassicMembers:
         self._classic.join(classic, request, client, reply, effects)
 
     def _check_join(self, group: ConsumerGroup, request: JoinGroupRequest, member_id: str, client: Client) -> Subscription | ErrorCode:
-        room = min(self._groups.settings.consumer_max_size, MEMBERS_MAX)
-        if len(group.members) >= room and member_id not in group.members:
+        if is_full(group, self._groups.settings, member_id, request.group_instance_id):
             return ErrorCode.GROUP_MAX_SIZE_REACHED
         if not group.subscriptions.speaks(request.protocol_type, [protocol.name for protocol in request.protocols]):
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
@@ -206,7 +205,8 @@ class ClassicMembers:
             return member
         self._groups.extend_session(group, member, now_ms)
         may_get = member.state is MemberState.UNRELEASED_PARTITIONS and not group.waits_for_others(member)
-        if member.member_epoch < group.group_epoch or member.state is MemberState.UNREVOKED_PARTITIONS or may_get:
+        is_behind = member.member_epoch < group.group_epoch or self._groups.has_other_topics(group)
+        if is_behind or member.state is MemberState.UNREVOKED_PARTITIONS or may_get:
             self._expect_join(group, member, now_ms)
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE

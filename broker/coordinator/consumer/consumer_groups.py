@@ -199,7 +199,13 @@ class ConsumerGroups:
         if isinstance(pattern, Refusal):
             return pattern
         epoch = group.group_epoch
-        bumps = decision.is_new or names_changed or pattern.is_resolved
+        bumps = (
+            decision.is_new
+            or decision.takes_over is not None
+            or names_changed
+            or (pattern.changed and not pattern.is_being_matched)
+            or self._changes_assignor(group, old, new)
+        )
         image_number = self.topics.image_number
         if bumps or group.checked_image != image_number:
             metadata_hash = self.topics.hash_of(group.subscriptions.names_after(old, new))
@@ -209,6 +215,19 @@ class ConsumerGroups:
             else:
                 group.checked_image = image_number
         return epoch, names_changed or pattern.changed
+
+    def has_other_topics(self, group: ConsumerGroup) -> bool:
+        """Whether the group's topics have changed since its epoch began, which its next member to join or to send a heartbeat raises."""
+        image_number = self.topics.image_number
+        if group.checked_image != image_number and self.topics.hash_of(group.subscriptions.names()) == group.metadata_hash:
+            group.checked_image = image_number
+        return group.checked_image != image_number
+
+    def _changes_assignor(self, group: ConsumerGroup, old: ConsumerMember, new: ConsumerMember) -> bool:
+        """Whether another assignor is to make the group's targets. Source: `GroupMetadataManager.hasPreferredServerAssignorChanged`."""
+        if old.server_assignor == new.server_assignor:
+            return False
+        return self._assignor(group.subscriptions.preferred_assignor(old, new)) != self.assignor_of(group)
 
     def _assign(self, decision: Decision, epoch: int, old: ConsumerMember, new: ConsumerMember, wall_ms: int) -> Assignment:
         group = decision.group
@@ -289,7 +308,11 @@ class ConsumerGroups:
                 decision.keep(RecordType.PATTERN, pattern, None)
         names = {name for member_id, member in group.members.items() if member_id not in gone for name in member.topic_names}
         names |= group.subscriptions.matched_by(kept)
-        decision.keep_epoch(group.group_epoch + 1, self.topics.hash_of(names))
+        epoch = group.group_epoch + 1
+        decision.keep_epoch(epoch, self.topics.hash_of(names))
+        if len(gone) == len(group.members):
+            # Nothing is to be assigned. Without a time, as in a new group: the next member's target doesn't wait for its interval.
+            decision.changes.append(epoch_change(group, epoch, 0))
         decision.carry_out(effects)
 
     # ------------------------------------------------------------------ time

@@ -14,11 +14,12 @@ from typing import Final
 import msgspec
 
 from lowtide.broker.coordinator.classic.joining import Client
-from lowtide.broker.coordinator.consumer.consumer_group import is_within
+from lowtide.broker.coordinator.consumer.consumer_group import ConsumerGroup, is_within
 from lowtide.broker.coordinator.consumer.consumer_groups import ConsumerGroups
 from lowtide.broker.coordinator.consumer.consumer_member import Assignment, ConsumerMember, assignment_of, heartbeat_rows
 from lowtide.broker.coordinator.consumer.decision import Decision, Refusal
 from lowtide.broker.coordinator.group_admission import GroupAdmission
+from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.runtime.effects import Effects, Reply
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.consumer_group_heartbeat import (
@@ -76,9 +77,8 @@ class ConsumerHeartbeats:
         decision.may_see = client.may_see
         owned = owned_of(request)
         member_id = request.member_id or str(uuid.UUID(int=self._random.getrandbits(128), version=4))
-        room = min(self._settings.consumer_max_size, MEMBERS_MAX)
-        if len(group.members) >= room and member_id not in group.members:
-            return Refusal(ErrorCode.GROUP_MAX_SIZE_REACHED, f"The group has {room} members, as many as it may have.")
+        if is_full(group, self._settings, member_id, request.instance_id):
+            return Refusal(ErrorCode.GROUP_MAX_SIZE_REACHED, f"The group has {len(group.members)} members, as many as it may have.")
         member = self._subscribe(decision, request, member_id, owned)
         if isinstance(member, Refusal):
             return member
@@ -90,8 +90,8 @@ class ConsumerHeartbeats:
             return outcome
         updated = outcome
         self._groups.extend_session(group, updated, effects.now_ms)
-        is_full = request.rebalance_timeout_ms != -1 and owned is not None and _names_any(request)
-        tells = joins or is_full or before.assigned != updated.assigned
+        says_all = request.rebalance_timeout_ms != -1 and owned is not None and _names_any(request)
+        tells = joins or says_all or before.assigned != updated.assigned
         response = ConsumerGroupHeartbeatResponse(
             member_id=updated.member_id,
             member_epoch=updated.member_epoch,
@@ -206,6 +206,13 @@ def _check_epoch(member: ConsumerMember, epoch: int, owned: Assignment | None) -
     if epoch < member.member_epoch and epoch == member.previous_epoch and is_within(owned, member.assigned):
         return None
     return Refusal(ErrorCode.FENCED_MEMBER_EPOCH, f"{member.member_id} is in epoch {member.member_epoch}, not {epoch}; it must join again.")
+
+
+def is_full(group: ConsumerGroup, settings: GroupSettings, member_id: str, instance_id: str | None) -> bool:
+    """Whether a group has no room for a member. One that takes the place of a static member makes the group no larger."""
+    if len(group.members) < min(settings.consumer_max_size, MEMBERS_MAX):
+        return False
+    return member_id not in group.members and (instance_id is None or instance_id not in group.static_members)
 
 
 def owned_of(request: ConsumerGroupHeartbeatRequest) -> Assignment | None:

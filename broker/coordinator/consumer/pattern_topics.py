@@ -15,7 +15,7 @@ from lowtide.broker.coordinator.consumer.consumer_group import ConsumerGroup
 from lowtide.broker.coordinator.consumer.consumer_member import ConsumerMember
 from lowtide.broker.coordinator.consumer.decision import Decision, Refusal
 from lowtide.broker.coordinator.consumer.groups_by_id import GroupsById
-from lowtide.broker.coordinator.consumer.subscription_patterns import NamePattern, check_pattern
+from lowtide.broker.coordinator.consumer.subscription_patterns import NamePattern, PatternError, check_pattern
 from lowtide.broker.coordinator.consumer.topic_view import TopicView
 from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.runtime.effects import Effects, Job
@@ -27,10 +27,14 @@ REFRESH_MIN_MS: Final = 10_000
 
 
 class PatternChange(NamedTuple):
-    """What a member did with its pattern: whether it is another, and whether its topics are known."""
+    """What a member did with its pattern: whether it is another, and whether its topics are about to be found.
+
+    When they are, the group's epoch rises. Any other change of a pattern has to raise it now: the member gives up what it no longer
+    subscribes to, and nothing else would give that to another member.
+    """
 
     changed: bool
-    is_resolved: bool
+    is_being_matched: bool = False
 
 
 class PatternMatching:
@@ -40,14 +44,13 @@ class PatternMatching:
         self._groups = groups
         self._settings = settings
         self._topics = topics
-        self._resolving: set[str] = set()
-        """The groups whose patterns are being matched."""
+        self._matching: dict[str, frozenset[str]] = {}
+        """The patterns that are being matched, by group."""
 
     def update(self, decision: Decision, old: ConsumerMember, new: ConsumerMember, wall_ms: int) -> PatternChange | Refusal:
         """Take over a member's pattern, and see whether the group's have to be matched again. Errors: INVALID_REGULAR_EXPRESSION."""
         group = decision.group
         changed = old.pattern != new.pattern
-        is_resolved = False
         wanted = set(group.subscriptions.pattern_counts)
         if changed:
             if old.pattern is not None and group.subscriptions.pattern_counts[old.pattern] == 1:
@@ -57,13 +60,14 @@ class PatternMatching:
                 if new.pattern not in group.subscriptions.pattern_counts and check_pattern(new.pattern) != ErrorCode.NONE:
                     return Refusal(ErrorCode.INVALID_REGULAR_EXPRESSION, "SubscribedTopicRegex is not a valid regular expression.")
                 wanted.add(new.pattern)
-                is_resolved = new.pattern in group.subscriptions.patterns
         if wanted and self._needs_refresh(group, wanted, wall_ms):
             decision.resolves = frozenset(wanted)
-        return PatternChange(changed, is_resolved)
+        being_matched = decision.resolves or self._matching.get(group.group_id, frozenset())
+        is_unknown = new.pattern is not None and new.pattern not in group.subscriptions.patterns
+        return PatternChange(changed, changed and is_unknown and new.pattern in being_matched)
 
     def _needs_refresh(self, group: ConsumerGroup, wanted: set[str], wall_ms: int) -> bool:
-        if group.group_id in self._resolving:
+        if group.group_id in self._matching:
             return False
         last = next(iter(group.subscriptions.patterns.values()), None)
         if last is None:
@@ -80,20 +84,25 @@ class PatternMatching:
     def begin(self, decision: Decision, effects: Effects) -> None:
         """Match a group's patterns to the topics that the client may know of; what comes of it is kept when it is there."""
         group_id, patterns, may_see = decision.group.group_id, decision.resolves, decision.may_see
-        self._resolving.add(group_id)
+        self._matching[group_id] = patterns
         image = self._topics.image
         found: dict[str, frozenset[str]] = {}
         names = tuple(image.topics)
 
         def steps() -> Generator[None, None, None]:
             for pattern in sorted(patterns):
-                matching = yield from NamePattern(pattern).matching(names)
+                try:
+                    compiled = NamePattern(pattern)
+                except PatternError:  # A record of another broker says it. It must not keep the others from being matched.
+                    found[pattern] = frozenset()
+                    continue
+                matching = yield from compiled.matching(names)
                 found[pattern] = frozenset(matching if may_see is None else filter(may_see, matching))
 
         effects.jobs.append(Job(steps(), lambda effects: self._on_resolved(group_id, found, image.revision, effects)))
 
     def _on_resolved(self, group_id: str, found: dict[str, frozenset[str]], revision: int, effects: Effects) -> None:
-        self._resolving.discard(group_id)
+        self._matching.pop(group_id, None)
         group = self._groups.find_consumer(group_id)
         if group is None:
             return
@@ -103,7 +112,8 @@ class PatternMatching:
         for pattern, topics in found.items():
             if pattern in group.subscriptions.pattern_counts:
                 known = group.subscriptions.patterns.get(pattern)
-                bumps = bumps or topics != (known.topics if known is not None else frozenset())
+                # Also for a pattern that matches nothing: until now members may have given up what they had before it.
+                bumps = bumps or known is None or topics != known.topics
                 names |= topics
                 value = PatternTopics(topics=sorted(topics), version=revision, timestamp=effects.wall_ms)
                 decision.keep(RecordType.PATTERN, pattern, value)

@@ -11,7 +11,7 @@ from lowtide.broker.coordinator.classic.joining import Client
 from lowtide.broker.coordinator.consumer.topic_view import TopicView
 from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.groups.group_shard import GroupChange, Groups
-from lowtide.broker.coordinator.runtime.effects import Effects, Then, Work
+from lowtide.broker.coordinator.runtime.effects import Effects, Job, Then, Work
 from lowtide.broker.coordinator.runtime.in_transaction import InTransaction, TransactionEnded
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.group_records import OffsetCommit, OffsetCommitKey, OffsetCommits, decode_record
@@ -61,6 +61,8 @@ class World:
         self.holds_commits = False
         self.holds_work = False
         self.work: list[Work] = []
+        self.holds_jobs = False
+        self.jobs: list[Job] = []
         self.append_fails: ErrorCode | None = None
         self._waiting: list[list[Then]] = []
         self.carry_out(self._loaded())
@@ -98,15 +100,22 @@ class World:
             self._waiting.append(effects.then)
         else:
             self._go_on(effects.then, error)
-        for job in effects.jobs:
+        self.jobs += effects.jobs
+        if not self.holds_jobs:
+            self.do_jobs()
+        self.work += effects.work
+        if not self.holds_work:
+            self.do_work()
+
+    def do_jobs(self) -> None:
+        """Take the steps of jobs to their end."""
+        jobs, self.jobs = self.jobs, []
+        for job in jobs:
             for _step in job.steps:
                 pass
             after = self.effects()
             job.go_on(after)
             self.carry_out(after)
-        self.work += effects.work
-        if not self.holds_work:
-            self.do_work()
 
     def do_work(self) -> None:
         """Let the worker do its work."""
@@ -166,7 +175,7 @@ class World:
         other = copy.copy(self)
         other.seed += 1
         other.groups = self.make_groups(self.settings, other.seed)
-        other._waiting, other.work = [], []
+        other._waiting, other.work, other.jobs = [], [], []
         for offset, change in self.log:
             other.groups.apply(change, offset)
         other.log, other.end_offset = list(self.log), self.end_offset

@@ -1,8 +1,10 @@
 """Members of both protocols join, leave, are slow, lose responses and return, in a group whose partitions the broker assigns, while topics
-change and coordinators take over: no partition has two owners, epochs only rise, and the group converges when events stop."""
+change, rights are given and taken, and coordinators take over: no partition has two owners, epochs only rise, and the group converges when
+events stop: all that its members subscribe to has an owner."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from hypothesis import settings
@@ -19,12 +21,18 @@ from tests.unit.broker.coordinator.consumer_world import ConsumerWorld, subscrip
 from tests.unit.broker.coordinator.group_world import GROUP, REBALANCE_MS
 
 TOPICS = ("t", "u", "v1", "v2")
+NAMES, PATTERN = "subscribed_topic_names", "subscribed_topic_regex"
 SUBSCRIPTIONS: tuple[dict[str, Any], ...] = (
-    {"subscribed_topic_names": ["t"]},
-    {"subscribed_topic_names": ["t", "u"]},
-    {"subscribed_topic_names": ["u", "v1"]},
-    {"subscribed_topic_names": [], "subscribed_topic_regex": "v.*"},
+    {NAMES: ["t"], PATTERN: ""},
+    {NAMES: ["t", "u"], PATTERN: ""},
+    {NAMES: ["u", "v1"], PATTERN: ""},
+    {NAMES: [], PATTERN: ""},
+    {NAMES: [], PATTERN: "v.*"},
+    {NAMES: ["t"], PATTERN: "v.*"},
+    {NAMES: [], PATTERN: "t|v1"},
+    {NAMES: [], PATTERN: "nothing.*"},
 )
+CHOICES = st.integers(0, len(SUBSCRIPTIONS) - 1)
 LOST = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.FENCED_INSTANCE_ID, ErrorCode.GROUP_ID_NOT_FOUND)
 SESSION_MS = 45_000
 
@@ -42,8 +50,14 @@ class Consumer:
         self.owned: Owned = {}
         self.told: Owned = {}
         self.changed = False
+        """It hasn't said yet what it subscribes to now."""
         self.says_all = False
         """The last response was lost: the client then sends its full state, and receives a full assignment."""
+
+    def topics(self, among: Any, hidden: frozenset[str]) -> set[str]:
+        """What it subscribes to, of these topics."""
+        pattern = self.subscribed[PATTERN]
+        return {name for name in among if name in self.subscribed[NAMES] or (re.fullmatch(pattern, name) and name not in hidden)}
 
     def forget(self) -> None:
         self.epoch, self.owned, self.told = 0, {}, {}
@@ -56,12 +70,14 @@ class Consumer:
         if all(numbers <= self.told.get(topic, set()) for topic, numbers in self.owned.items()):
             self.owned = {topic: set(numbers) for topic, numbers in self.told.items()}
 
-    def beat(self, world: ConsumerWorld, *, loses_answer: bool = False) -> None:
+    def beat(self, world: ConsumerWorld, hidden: frozenset[str] = frozenset(), *, loses_answer: bool = False) -> None:
         more: dict[str, Any] = {"instance_id": self.instance_id}
         if self.epoch == 0 or self.says_all:
             more.update(self.subscribed, rebalance_timeout_ms=REBALANCE_MS)
         elif self.changed:
             more.update(self.subscribed)
+        if hidden:
+            more["may_see"] = lambda name: name not in hidden
         answer = world.beat(self.member_id, self.epoch, owned={topic: set(numbers) for topic, numbers in self.owned.items()}, **more)
         response = answer.response
         self.says_all = loses_answer
@@ -116,12 +132,16 @@ class ConsumerGroups(RuleBasedStateMachine):
 
     @initialize(interval_ms=st.sampled_from((0, 1_000)))
     def begin(self, interval_ms: int) -> None:
-        chosen = GroupSettings(initial_rebalance_delay_ms=0, consumer_assignment_interval_ms=interval_ms)
+        chosen = GroupSettings(
+            initial_rebalance_delay_ms=0, consumer_assignment_interval_ms=interval_ms, consumer_regex_refresh_interval_ms=20_000
+        )
         self.world = ConsumerWorld(chosen, topics={"t": 3, "v1": 1})
         self.count = 0
         self.consumers: list[Consumer] = []
         self.classics: list[Classic] = []
         self.epochs = (0, 0)
+        self.hidden: frozenset[str] = frozenset()
+        """The topics that members may not describe."""
         self.comes(0, False, False)
         self.consumers[0].beat(self.world)
 
@@ -129,17 +149,17 @@ class ConsumerGroups(RuleBasedStateMachine):
         return self.consumers[number % len(self.consumers)]
 
     @precondition(lambda self: len(self.consumers) < 5)
-    @rule(subscribed=st.integers(0, 3), is_static=st.booleans(), beats=st.booleans())
+    @rule(subscribed=CHOICES, is_static=st.booleans(), beats=st.booleans())
     def comes(self, subscribed: int, is_static: bool, beats: bool) -> None:  # noqa: FBT001 - Hypothesis passes them by name
         self.count += 1
         consumer = Consumer(self.count, f"static-{self.count % 2}" if is_static else None, SUBSCRIPTIONS[subscribed])
         self.consumers.append(consumer)
         if beats:
-            consumer.beat(self.world)
+            consumer.beat(self.world, self.hidden)
 
     @rule(number=st.integers(0, 4), loses_answer=st.booleans())
     def beats(self, number: int, loses_answer: bool) -> None:  # noqa: FBT001
-        self.choose(number).beat(self.world, loses_answer=loses_answer)
+        self.choose(number).beat(self.world, self.hidden, loses_answer=loses_answer)
 
     @rule(number=st.integers(0, 4))
     def gives_back(self, number: int) -> None:
@@ -147,11 +167,16 @@ class ConsumerGroups(RuleBasedStateMachine):
         consumer.give_back()
         consumer.take_up()
 
-    @rule(number=st.integers(0, 4), subscribed=st.integers(0, 3))
-    def subscribes_anew(self, number: int, subscribed: int) -> None:
+    @rule(number=st.integers(0, 4), subscribed=CHOICES, beats=st.booleans())
+    def subscribes_anew(self, number: int, subscribed: int, beats: bool) -> None:  # noqa: FBT001
         consumer = self.choose(number)
-        if "subscribed_topic_regex" not in consumer.subscribed:
-            consumer.subscribed, consumer.changed = SUBSCRIPTIONS[subscribed], True
+        consumer.subscribed, consumer.changed = SUBSCRIPTIONS[subscribed], True
+        if beats:
+            consumer.beat(self.world, self.hidden)
+
+    @rule(hidden=st.frozensets(st.sampled_from(TOPICS), max_size=2))
+    def rights_change(self, hidden: frozenset[str]) -> None:
+        self.hidden = hidden
 
     @rule(number=st.integers(0, 4))
     def begins_anew(self, number: int) -> None:
@@ -205,10 +230,11 @@ class ConsumerGroups(RuleBasedStateMachine):
         group = self.world.groups.by_id.get(GROUP)
         return isinstance(group, ConsumerGroup) and group.subscriptions.classic_count < len(group.members)
 
-    @rule()
-    def is_quiet(self) -> None:
+    @rule(classics_stay=st.booleans())
+    def is_quiet(self, classics_stay: bool) -> None:  # noqa: FBT001
         """All members send heartbeats and apply their assignments until nothing changes any more."""
-        self.classics = []
+        if not classics_stay or not self.group_is_here():
+            self.classics = []
         for _ in range(14):
             self.world.pass_time(10_001)
             if GROUP not in self.world.groups.by_id:
@@ -216,20 +242,21 @@ class ConsumerGroups(RuleBasedStateMachine):
             for consumer in self.consumers:
                 consumer.give_back()
                 consumer.take_up()
-                consumer.beat(self.world)
-        group = self.world.group
+                consumer.beat(self.world, self.hidden)
+            for classic in self.classics if self.group_is_here() else ():
+                classic.beat(self.world)
+        group, topics = self.world.group, self.world.cluster.image.topics
         alive = [consumer for consumer in self.consumers if consumer.epoch]
-        assert {consumer.member_id for consumer in alive} == set(group.members)
+        assert {member.member_id for member in (*alive, *self.classics)} == set(group.members)
         assert group.state is ConsumerGroupState.STABLE, [str(member) for member in group.members.values()]
+        rows = [(topic, number) for consumer in alive for topic, numbers in consumer.owned.items() for number in numbers]
         for consumer in alive:
             assert consumer.owned == {topic: set(numbers) for topic, numbers in group.members[consumer.member_id].assigned.items()}
-        wanted = {
-            (topic.topic_id, number)
-            for name, topic in self.world.cluster.image.topics.items()
-            if group.is_subscribed_to(name)
-            for number in range(len(topic.partitions))
-        }
-        assert {(topic, number) for consumer in alive for topic, numbers in consumer.owned.items() for number in numbers} == wanted
+            assert set(consumer.owned) <= {topics[name].topic_id for name in consumer.topics(topics, self.hidden)}
+        for classic in self.classics:
+            rows += [(topics[name].topic_id, number) for name, numbers in classic.owned.items() for number in numbers]
+        names = set().union(*(consumer.topics(topics, self.hidden) for consumer in alive), {"t"} & set(topics) if self.classics else ())
+        assert sorted(rows) == sorted((topics[name].topic_id, number) for name in names for number in range(len(topics[name].partitions)))
 
     @invariant()
     def a_partition_has_one_owner(self) -> None:

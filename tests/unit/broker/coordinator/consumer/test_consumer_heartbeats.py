@@ -192,7 +192,7 @@ def test_what_a_heartbeat_does_not_say_stays(world: ConsumerWorld) -> None:
     world.beat("a", first.member_epoch, instance_id="one")
     assert world.group.members["a"].says_the_same_as(first)
     changed = {"rack_id": "s", "server_assignor": "uniform", "subscribed_topic_regex": "", "rebalance_timeout_ms": 5}
-    world.beat("a", first.member_epoch, instance_id="one", subscribed_topic_names=["t", "u"], **changed)
+    world.beat("a", world.group.members["a"].member_epoch, instance_id="one", subscribed_topic_names=["t", "u"], **changed)
     last = world.group.members["a"]
     assert (last.rack_id, last.server_assignor, last.instance_id, last.topic_regex) == ("s", "uniform", "one", "")
     assert (last.rebalance_timeout_ms, last.topic_names) == (5, {"t", "u"})

@@ -75,13 +75,13 @@ def removal(pattern: str) -> ConsumerGroupChange:
 # ------------------------------------------------------------------ what members do with their patterns
 def test_a_new_pattern_is_to_be_matched() -> None:
     changed, decision = World().update(member(), member("a.*"))
-    assert (changed, decision.resolves, decision.changes) == (PatternChange(changed=True, is_resolved=False), {"a.*"}, [])
+    assert (changed, decision.resolves, decision.changes) == (PatternChange(changed=True, is_being_matched=True), {"a.*"}, [])
 
 
 def test_a_pattern_that_another_member_has_is_known() -> None:
     world = World(member("a"), a={"apple"})
     changed, decision = world.update(member(), member("a"))
-    assert (changed, decision.resolves) == (PatternChange(changed=True, is_resolved=True), frozenset())
+    assert (changed, decision.resolves) == (PatternChange(changed=True), frozenset())
 
 
 def test_the_last_member_takes_its_pattern_with_it() -> None:
@@ -89,14 +89,15 @@ def test_the_last_member_takes_its_pattern_with_it() -> None:
     assert one.update(member("a"), member())[1].changes == [removal("a")]
     assert two.update(member("a"), member())[1].changes == []
     changed, decision = one.update(member("a"), member("b"))
-    assert (changed, decision.changes, decision.resolves) == (PatternChange(changed=True, is_resolved=False), [removal("a")], {"b"})
+    expected = PatternChange(changed=True, is_being_matched=True), [removal("a")], {"b"}
+    assert (changed, decision.changes, decision.resolves) == expected
     assert two.update(member("a"), member("b"))[1].resolves == {"a", "b"}
 
 
 def test_a_member_that_keeps_its_pattern_changes_nothing() -> None:
     world = World(member("a"), a={"apple"})
     changed, decision = world.update(member("a"), member("a"))
-    assert (changed, decision.changes, decision.resolves) == (PatternChange(changed=False, is_resolved=False), [], frozenset())
+    assert (changed, decision.changes, decision.resolves) == (PatternChange(changed=False), [], frozenset())
 
 
 def test_an_invalid_pattern_is_refused_unless_the_group_has_it() -> None:
@@ -104,7 +105,7 @@ def test_an_invalid_pattern_is_refused_unless_the_group_has_it() -> None:
     assert isinstance(refused, Refusal)
     assert (refused.error, decision.resolves) == (ErrorCode.INVALID_REGULAR_EXPRESSION, frozenset())
     changed, _ = World(member(INVALID)).update(member(), member(INVALID))
-    assert changed == PatternChange(changed=True, is_resolved=False)
+    assert changed == PatternChange(changed=True, is_being_matched=True)
 
 
 def test_a_group_without_patterns_has_none_matched() -> None:
@@ -209,10 +210,35 @@ def test_a_member_that_gets_a_topic_which_others_name_raises_the_epoch(changed: 
     assert epochs(world.finish(world.begin("a.*", "b.*"))) == [2]
 
 
-def test_a_pattern_that_matches_nothing_raises_no_epoch() -> None:
+def test_a_pattern_that_is_matched_for_the_first_time_raises_the_epoch_though_it_matches_nothing() -> None:
+    """Its member may have given up the topics of the pattern that it had before."""
     world = World(member("x.*"))
     changes = world.finish(world.begin("x.*"))
-    assert ([change.name for change in changes], epochs(changes)) == (["x.*"], [])
+    assert ([change.name for change in changes], epochs(changes)) == (["x.*", ""], [2])
+    world.match("x.*", set())
+    assert epochs(world.finish(world.begin("x.*"))) == []
+
+
+def test_the_topics_of_a_pattern_are_awaited_while_they_are_being_found_only() -> None:
+    world = World(member("a.*"), member("b.*"), **{"a.*": {"apple"}})
+    soon = WALL_MS + REFRESH_MIN_MS
+    decision = Decision(world.group)
+    late = world.patterns.update(decision, member("a.*"), member("b.*"), soon)
+    assert (late, decision.resolves) == (PatternChange(changed=True), frozenset()), "patterns were matched a short while ago"
+    effects = world.begin("b.*")
+    assert world.update(member("a.*"), member("b.*"))[0] == PatternChange(changed=True, is_being_matched=True)
+    assert world.update(member("a.*"), member("c.*"))[0] == PatternChange(changed=True)
+    assert world.update(member("b.*"), member("b.*"))[0] == PatternChange(changed=False)
+    world.finish(effects)
+    world.match("b.*", {"banana"})
+    assert world.update(member("a.*"), member("b.*"), REFRESH_MIN_MS)[0] == PatternChange(changed=True)
+
+
+def test_a_pattern_that_can_not_be_compiled_matches_nothing() -> None:
+    world = World(member(INVALID), member("b.*"))
+    changes = world.finish(world.begin(INVALID, "b.*"))
+    assert [change.value.topics for change in changes if isinstance(change.value, PatternTopics)] == [[], ["banana"]]
+    assert world.resolves(member(INVALID), member(INVALID)) == {INVALID, "b.*"}, "it isn't the end of matching"
 
 
 def test_a_pattern_that_no_member_has_any_more_is_not_kept() -> None:
