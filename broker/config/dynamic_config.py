@@ -22,7 +22,7 @@ from lowtide.broker.config.key import ConfigError
 from lowtide.broker.config.keys_topics import TOPIC_KEYS
 from lowtide.broker.config.sasl_settings import LOGIN_KEYS, check_login_key, login_listener
 from lowtide.broker.config.sources import DYNAMIC_BROKER, DYNAMIC_DEFAULT, Given
-from lowtide.broker.config.tls_settings import STORE_KEYS, store_listener
+from lowtide.broker.config.tls_settings import STORE_KEYS, is_of_trust_store, store_listener
 from lowtide.broker.config.topic_defaults import TOTALS_OF_LOCAL, check_consumed_retention, check_local_retention
 from lowtide.metadata.config_image import NOTHING_SET
 from lowtide.metadata.image import MetadataImage
@@ -74,6 +74,15 @@ def part_of(name: str) -> Part | None:
     if of_store is not None:
         return Part(of_store, "TLS")
     return None if of_login is None else Part(of_login, "SASL")
+
+
+def decides_logins(name: str) -> bool:
+    """Whether a key decides who may log in: mechanisms, passwords and trust stores.
+
+    It can make its holder any user, so setting or removing it needs as much as setting a user's password does: ALTER on the cluster.
+    A key store only says which certificate the broker shows.
+    """
+    return login_listener(name) is not None or is_of_trust_store(name)
 
 
 class BrokerConfigs:

@@ -3,7 +3,8 @@
 A logger is a room of the code, by its import name; a line belongs to the room of the module that writes it. Levels are inherited: a room
 without a level of its own has that of the room around it, at last that of `root`. They are each broker's own, and end with it.
 
-Guards: a logger that there is not can't be set, so what is kept is bounded. Source: Kafka's `RuntimeLoggerManager`, `LogLevelConfig`.
+Guards: a logger that there is not can't be set, so what is kept is bounded. Lines of the audit log can't be switched off: the level of the
+start is the least that their room has, so that a right to change levels hides nobody's actions. Source: Kafka's `RuntimeLoggerManager`, `LogLevelConfig`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from lowtide.replication.config_changes import KeyChange, Operation
 from lowtide.replication.refusal import Refusal
 
 ROOT: Final = "root"
+
+_AUDIT: Final = "lowtide.broker.audit"
 
 LOG_LEVEL: Final = "lowtide.log.level"
 """The key that sets the level of a start."""
@@ -86,6 +89,7 @@ class LogLevels:
     def __init__(self, level: int) -> None:
         """`level` is the root's."""
         self._set = {ROOT: level}
+        self._of_start = level
         self._by_module: dict[str, int] = {}
 
     def is_on(self, module: str, level: int) -> bool:
@@ -97,11 +101,11 @@ class LogLevels:
 
     def level_of(self, logger: str) -> int:
         """The level that is in force for a logger, or for a module."""
-        while logger:
-            if logger in self._set:
-                return self._set[logger]
-            logger = logger.rpartition(".")[0]
-        return self._set[ROOT]
+        room = logger
+        while room and room not in self._set:
+            room = room.rpartition(".")[0]
+        level = self._set[room or ROOT]
+        return min(level, self._of_start) if logger.startswith(_AUDIT) else level
 
     def shown(self) -> dict[str, str]:
         """The level in force of each logger, by Kafka's names."""

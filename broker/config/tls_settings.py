@@ -24,6 +24,8 @@ STORE_KEYS: Final = frozenset(
     | {"ssl.truststore.type", "ssl.truststore.location", "ssl.truststore.password", "ssl.truststore.certificates"}
 )
 """What can be set for a listener while the broker runs. Source: Kafka's `SslConfigs.RECONFIGURABLE_CONFIGS`."""
+TRUST_PREFIX: Final = "ssl.truststore."
+"""Begins the keys among them that say whose certificates are logins."""
 VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
 
 
@@ -65,6 +67,11 @@ def store_listener(name: str) -> str | None:
         return None
     prefixed, _, rest = name.removeprefix(LISTENER_PREFIX).partition(".")
     return prefixed.upper() if rest in STORE_KEYS and prefixed == prefixed.lower() else None
+
+
+def is_of_trust_store(name: str) -> bool:
+    """Whether a key is about the trust store of a listener, where it can be set while a broker runs."""
+    return store_listener(name) is not None and name.removeprefix(LISTENER_PREFIX).partition(".")[2].startswith(TRUST_PREFIX)
 
 
 def tls_listener(values: Mapping[str, Value], given: Collection[str], listener_name: str) -> TlsListener:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
 
 from lowtide.broker.authorizer.authorizer import Audit
 from lowtide.broker.authorizer.resources import ALL_CLUSTER_OPERATIONS, CLUSTER, Operation, Resource, ResourceType, topic
+from lowtide.broker.config.dynamic_config import decides_logins
 from lowtide.broker.config.resources import ResourceType as Configured
 from lowtide.broker.guards.guard import Asker, Verdict, with_rows
+from lowtide.metadata.config_image import NOTHING_SET
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.alter_configs import AlterConfigsResourceResponse
 from lowtide.protocol.messages.alter_replica_log_dirs import (
@@ -30,6 +32,9 @@ from lowtide.protocol.messages.list_config_resources import ListConfigResourcesR
 from lowtide.protocol.types import NO_PRODUCER_EPOCH
 
 _ERROR_SINCE = 3
+_NAME_SHOWN: Final = 249
+"""Characters of a key in a refusal."""
+
 _MESSAGES = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Topic authorization failed.",
     ErrorCode.GROUP_AUTHORIZATION_FAILED: "Group authorization failed.",
@@ -133,8 +138,8 @@ def describe_configs(request: DescribeConfigsRequest, asker: Asker) -> Verdict:
 
 
 def alter_configs(request: Any, asker: Asker) -> Verdict:
-    """ALTER_CONFIGS on each topic and group, and for brokers on the cluster."""
-    return _changes(request, asker, AlterConfigsResourceResponse)
+    """ALTER_CONFIGS on each topic and group, and for brokers on the cluster; ALTER on the cluster too for keys that decide who may log in."""
+    return _changes(request, asker, AlterConfigsResourceResponse, _set_on_broker(asker))
 
 
 def incremental_alter_configs(request: Any, asker: Asker) -> Verdict:
@@ -142,11 +147,25 @@ def incremental_alter_configs(request: Any, asker: Asker) -> Verdict:
     return _changes(request, asker, ChangedResource)
 
 
-def _changes(request: Any, asker: Asker, row_of: Callable[..., msgspec.Struct]) -> Verdict:
-    denied = _denied(asker, Operation.ALTER_CONFIGS, request.resources)
+def _set_on_broker(asker: Asker) -> Collection[str]:
+    """What is set on this broker: AlterConfigs removes what it doesn't name."""
+    return asker.image.broker_configs.get(str(asker.config.node_id), NOTHING_SET).configs
+
+
+def _changes(request: Any, asker: Asker, row_of: Callable[..., msgspec.Struct], replaced: Collection[str] = ()) -> Verdict:
+    """`replaced`: the keys of this broker that are changed besides those that its row names."""
+    denied = [(row, error, _MESSAGES[error]) for row, error in _denied(asker, Operation.ALTER_CONFIGS, request.resources)]
+    for row in _without(request.resources, denied):
+        named = [key.name for key in row.configs] if row.resource_type == Configured.BROKER else []
+        named += replaced if row.resource_type == Configured.BROKER and row.resource_name else ()
+        of_logins = next(filter(decides_logins, named), None)
+        if of_logins is not None and not asker.may_cluster(Operation.ALTER):
+            error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            message = f"{_MESSAGES[error]} {of_logins[:_NAME_SHOWN]} decides who may log in, which needs ALTER on the cluster."
+            denied.append((row, error, message))
     rows = [
-        row_of(error_code=error, error_message=_MESSAGES[error], resource_type=row.resource_type, resource_name=row.resource_name)
-        for row, error in denied
+        row_of(error_code=error, error_message=message, resource_type=row.resource_type, resource_name=row.resource_name)
+        for row, error, message in denied
     ]
     return with_rows(
         replace(request, resources=_without(request.resources, denied)),
@@ -155,6 +174,6 @@ def _changes(request: Any, asker: Asker, row_of: Callable[..., msgspec.Struct]) 
     )
 
 
-def _without(rows: list[Any], denied: list[tuple[Any, ErrorCode]]) -> list[Any]:
-    gone = {id(row) for row, _ in denied}
+def _without(rows: list[Any], denied: Sequence[tuple[Any, ...]]) -> list[Any]:
+    gone = {id(row) for row, *_ in denied}
     return [row for row in rows if id(row) not in gone]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
+
+import msgspec
 
 from lowtide.broker.authorizer.authorizer import Audit, Requester
 from lowtide.broker.authorizer.resources import Operation, Resource, ResourceType
@@ -12,6 +15,7 @@ from lowtide.broker.guards.table import GUARDS
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.pending import NO_ANSWER, Pending
 from lowtide.broker.security.principal import ANONYMOUS
+from lowtide.metadata.config_image import ConfigImage
 from lowtide.metadata.image import MetadataImage, PartitionImage, TopicImage
 from lowtide.protocol.api_keys import API
 from lowtide.protocol.compiler import codec_for
@@ -68,6 +72,7 @@ def ask(
     client_id: str = "c",
     forwarded: bool = False,
     topics: tuple[str, ...] = (),
+    set_on_broker: Mapping[str, str] | None = None,
 ) -> tuple[Any, Any, Any]:
     """The request to the handler, the response to the client (decoded from bytes), and the context."""
     (key,) = [each for each in API if API[each].request is type(request)]
@@ -82,8 +87,11 @@ def ask(
         return promised
 
     version = API[key].max_version if version is None else version
+    known = image(*topics)
+    if set_on_broker is not None:
+        known = msgspec.structs.replace(known, broker_configs={"1": ConfigImage(set_on_broker, 1)})
     broker: Any = SimpleNamespace(
-        authorizer=authorizer, metadata=SimpleNamespace(image=image(*topics)), config=SimpleNamespace(auto_create_topics_enable=creates)
+        authorizer=authorizer, metadata=SimpleNamespace(image=known), config=SimpleNamespace(auto_create_topics_enable=creates, node_id=1)
     )
     context: Any = SimpleNamespace(api_version=version, principal=ANONYMOUS, client_id=client_id, forwarded=forwarded, closed=[])
     context.close_connection = context.closed.append

@@ -369,6 +369,65 @@ def test_configurations_are_not_changed(messages: Any) -> None:
     assert [row.resource_type for row in ask(allowed, request, empty)[0].resources] == [2, 4, 8, 16, 77]
 
 
+_SASL, _TLS = "listener.name.sasl_ssl", "listener.name.https"
+OF_LOGINS = (
+    f"{_SASL}.sasl.enabled.mechanisms",
+    *(f"{_SASL}.{each}.sasl.jaas.config" for each in ("plain", "scram-sha-256", "scram-sha-512", "oauthbearer")),
+    *(f"{_TLS}.ssl.truststore.{each}" for each in ("type", "location", "password", "certificates")),
+)
+
+
+@pytest.mark.parametrize("key", OF_LOGINS)
+@pytest.mark.parametrize("name", ["1", "+1", ""])
+@pytest.mark.parametrize("messages", [alter_configs, incremental_alter_configs])
+def test_keys_that_decide_who_may_log_in_need_alter_as_well(messages: Any, name: str, key: str) -> None:
+    """They make their holder any user, so they need the right to set any user's password. Nothing of such a row is carried out."""
+    prefix = "Alter" if messages is alter_configs else "IncrementalAlter"
+    change: Any = messages.AlterableConfig
+    changed = {"name": "max.connections", "value": "9"}, {"name": key, "value": None if messages is incremental_alter_configs else "x"}
+    operation = {} if messages is alter_configs else {"config_operation": 1}
+    row = messages.AlterConfigsResource(resource_type=4, resource_name=name, configs=[change(**each, **operation) for each in changed])
+    request = getattr(messages, f"{prefix}ConfigsRequest")(resources=[row], validate_only=True)
+    empty = getattr(messages, f"{prefix}ConfigsResponse")(responses=[])
+    passed, told, _ = ask(Only((Operation.ALTER_CONFIGS, CLUSTER)), request, empty)
+    assert passed.resources == []
+    assert [(each.resource_name, each.error_code) for each in told.responses] == [(name, WHOLE)]
+    assert key in told.responses[0].error_message
+    both = Only((Operation.ALTER_CONFIGS, CLUSTER), (Operation.ALTER, CLUSTER))
+    assert ask(both, request, empty)[0].resources == [row]
+    assert ask(Only((Operation.ALTER, CLUSTER)), request, empty)[1].responses[0].error_code == WHOLE
+
+
+def test_keys_of_a_key_store_and_names_of_other_resources_need_no_alter() -> None:
+    """A key store says which certificate the broker shows; a logger, a topic or a group with such a key is none of a listener's."""
+    rows = [(4, f"{_TLS}.ssl.keystore.location"), (2, OF_LOGINS[0]), (32, OF_LOGINS[0]), (8, OF_LOGINS[0]), (16, OF_LOGINS[0])]
+    resources = [
+        incremental_alter_configs.AlterConfigsResource(
+            resource_type=kind,
+            resource_name=KINDS[kind],
+            configs=[incremental_alter_configs.AlterableConfig(name=key, config_operation=0, value="x")],
+        )
+        for kind, key in rows
+    ]
+    request = incremental_alter_configs.IncrementalAlterConfigsRequest(resources=resources, validate_only=False)
+    group = Resource(ResourceType.GROUP, "g")
+    allowed = Only(*((Operation.ALTER_CONFIGS, each) for each in (CLUSTER, group, topic("t"))))
+    assert ask(allowed, request, incremental_alter_configs.IncrementalAlterConfigsResponse(responses=[]))[0].resources == resources
+
+
+def test_what_alter_configs_does_not_name_is_removed_with_the_same_right() -> None:
+    """AlterConfigs of a broker on which a JAAS line is set takes it away. On all brokers none can be set."""
+    row = alter_configs.AlterConfigsResource(resource_type=4, resource_name="1", configs=[])
+    request = alter_configs.AlterConfigsRequest(resources=[row], validate_only=False)
+    empty = alter_configs.AlterConfigsResponse(responses=[])
+    allowed, is_set = Only((Operation.ALTER_CONFIGS, CLUSTER)), {OF_LOGINS[1]: "x"}
+    assert ask(allowed, request, empty, set_on_broker=is_set)[0].resources == []
+    assert ask(allowed, request, empty, set_on_broker={"max.connections": "9"})[0].resources == [row]
+    all_brokers = alter_configs.AlterConfigsResource(resource_type=4, resource_name="", configs=[])
+    request = alter_configs.AlterConfigsRequest(resources=[all_brokers], validate_only=False)
+    assert ask(allowed, request, empty, set_on_broker=is_set)[0].resources == [all_brokers]
+
+
 def test_configurations_are_not_described() -> None:
     rows = [DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None) for kind, name in KINDS.items()]
     passed, told, _ = ask(Only(), DescribeConfigsRequest(resources=rows), DescribeConfigsResponse(results=[]))

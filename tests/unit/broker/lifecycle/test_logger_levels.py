@@ -6,11 +6,14 @@ import io
 import json
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from lowtide.broker.audit.audit_log import AuditEvent, AuditLog
 from lowtide.broker.config.log_levels import LEVELS, LOGGERS, LogLevels, check_logger_changes
 from lowtide.broker.lifecycle.logger import make_logger
+from lowtide.broker.security.principal import ANONYMOUS
 from lowtide.replication.config_changes import KeyChange, Operation
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -32,6 +35,24 @@ def test_a_room_without_a_level_has_that_of_the_room_around_it() -> None:
     levels.change([change("lowtide.broker", None), change("root", "FATAL")])
     assert levels.shown()["lowtide.broker.partitions"] == "FATAL"
     assert not levels.is_on("lowtide.broker.partitions.strays", logging.ERROR)
+
+
+@pytest.mark.parametrize("logger", ["root", "lowtide", "lowtide.broker", "lowtide.broker.audit"])
+def test_no_level_hides_lines_of_the_audit_log(logger: str) -> None:
+    """With `lowtide.audit.log=log` they are lines of the broker's log: who may set levels must not be able to hide what he deletes."""
+    stream = io.StringIO()
+    log = make_logger(1, stream=stream, level=logging.INFO)
+    audit = AuditLog(log, frozenset(AuditEvent), lambda: 0)
+    log.levels.change([change(logger, "FATAL")])
+    audit.done(AuditEvent.DELETES, "records deleted", SimpleNamespace(principal=ANONYMOUS, client_address="127.0.0.1"))
+    assert "records deleted" in stream.getvalue()
+    assert log.levels.shown()["lowtide.broker.audit"] == "INFO"
+    log.levels.change([change(logger, "DEBUG")])
+    assert log.levels.shown()["lowtide.broker.audit"] == "DEBUG"
+
+
+def test_the_level_of_the_start_holds_for_the_audit_log_too() -> None:
+    assert not LogLevels(logging.ERROR).is_on("lowtide.broker.audit.audit_log", logging.INFO)
 
 
 @pytest.mark.parametrize("level", LEVELS)
