@@ -61,11 +61,13 @@ def _wait(rule: RetentionRule, end_offset: int) -> str:
 def _consumed(rule: RetentionRule, end_offset: int) -> str:
     if rule.doubt is not None:
         return f"what the groups have consumed is not known ({rule.doubt})"
+    if rule.consumed_offset >= end_offset:
+        return "all groups have consumed it, and no group that may delete has committed"
     if rule.group_id is None:
         known = rule.consumed_offset != UNKNOWN
         return f"a group is at offset {rule.consumed_offset} of {end_offset}" if known else "no group has committed an offset"
     if rule.consumed_offset == UNKNOWN:
-        return f"group {rule.group_id} consumes it and has not committed an offset"
+        return f"group {rule.group_id} has not committed an offset"
     return f"group {rule.group_id} is at offset {rule.consumed_offset} of {end_offset}"
 
 

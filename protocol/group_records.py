@@ -14,6 +14,9 @@ tombstone) takes back what the same key said before.
     >>> value.hex(" ")
     '00 04 00 00 00 00 00 00 00 07 ff ff ff ff 01 00 00 00 00 00 00 00 09 00'
 
+Where commits may delete records (KIP-68) an offset has two tagged fields of Lowtide's own: who committed, and whether with DELETE on the
+topic. Readers that don't know them skip them.
+
 Groups of KIP-848 have records of their own (`consumer_group_records`), which `decode_record` reads too; it gives None for keys of other
 types. A version above the known ones is an error, for it may mean anything. Migration: a new version is added to the declaration; what is
 written changes when every broker of a cluster reads it.
@@ -24,6 +27,7 @@ Source: Kafka's GroupMetadataKey/Value, OffsetCommitKey/Value and `GroupCoordina
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import Annotated, ClassVar, Final, TypeAlias, TypeVar
@@ -33,7 +37,7 @@ import msgspec
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.consumer_group_records import ConsumerGroupChange, decode_change
 from lowtide.protocol.errors import ProtocolError
-from lowtide.protocol.schema import ApiMessage, Bytes, Int32, Int64, Message, Nullable, String, Tagged, Uuid, Versions
+from lowtide.protocol.schema import ApiMessage, Bool, Bytes, Int32, Int64, Message, Nullable, String, Tagged, Uuid, Versions
 from lowtide.protocol.share_group_records import ShareGroupChange, decode_share_change
 from lowtide.protocol.types import NO_LEADER_EPOCH, NO_TIMESTAMP, ZERO_TOPIC_ID, TopicId
 
@@ -45,6 +49,9 @@ GROUP_METADATA_TYPE: Final = 2
 OFFSET_COMMIT_VERSION: Final = 4
 OFFSET_COMMIT_VERSION_WITH_EXPIRY: Final = 1
 GROUP_METADATA_VERSION: Final = 3
+
+COMMITTER_TAG: Final = 10_000
+"""The first of Lowtide's own tags, far above Kafka's, which are given out from 0. Who doesn't know a tag skips it (KIP-482)."""
 
 REMEMBERED_KEYS: Final = 4096
 REMEMBERED_NAMES_MAX: Final = 500
@@ -90,6 +97,10 @@ class OffsetCommitValue(ApiMessage, kw_only=True):
     commit_timestamp: Int64
     expire_timestamp: Annotated[Int64, Versions("1")] = NO_TIMESTAMP
     topic_id: Annotated[Uuid, Tagged(0, "4+")] = ZERO_TOPIC_ID
+    committer: Annotated[String | None, Tagged(COMMITTER_TAG, "4+"), Nullable("4+")] = None
+    """Lowtide's own: the principal, where commits may let records go (KIP-68)."""
+    may_delete: Annotated[Bool, Tagged(COMMITTER_TAG + 1, "4+")] = False
+    """Lowtide's own: whether it had DELETE on the topic, by an authorizer."""
 
 
 class GroupMetadataKey(ApiMessage, kw_only=True):
@@ -169,7 +180,7 @@ class OffsetRecords:
         key_start, end, encode, rows = self.key_start, self.value_end, self.encode, []
         pack_key, pack_value = _INT32.pack, _OFFSET_VALUE.pack
         for partition, value in values:
-            if value.metadata or value.expire_timestamp != NO_TIMESTAMP:
+            if value.metadata or value.expire_timestamp != NO_TIMESTAMP or value.committer is not None:
                 rows.append(encode(partition, value))
             else:
                 rows.append((key_start + pack_key(partition), pack_value(OFFSET_COMMIT_VERSION, value.offset, value.leader_epoch, 1) + end))
@@ -180,7 +191,7 @@ class OffsetRecords:
         key = self.key_start + _INT32.pack(partition)
         if value.expire_timestamp == NO_TIMESTAMP:
             metadata = value.metadata.encode()
-            if len(metadata) < _SHORT_METADATA:
+            if len(metadata) < _SHORT_METADATA and value.committer is None:
                 start = _OFFSET_VALUE.pack(OFFSET_COMMIT_VERSION, value.offset, value.leader_epoch, len(metadata) + 1)
                 return key, start + metadata + self.value_end
             version = OFFSET_COMMIT_VERSION
@@ -228,7 +239,10 @@ def decode_record(key: bytes | None, value: bytes | None) -> OffsetCommit | Grou
         raise ProtocolError(message)
     kind = _INT16.unpack_from(key)[0]
     if kind in OFFSET_COMMIT_TYPES:
-        return OffsetCommit(codec_for(OffsetCommitKey, 0).decode(key, _INT16.size, len(key)), _decode_value(OffsetCommitValue, value))
+        commit = _decode_value(OffsetCommitValue, value)
+        if commit is not None and commit.committer is not None:
+            commit.committer = sys.intern(commit.committer)  # Few principals commit many offsets.
+        return OffsetCommit(codec_for(OffsetCommitKey, 0).decode(key, _INT16.size, len(key)), commit)
     if kind == GROUP_METADATA_TYPE:
         group = codec_for(GroupMetadataKey, 0).decode(key, _INT16.size, len(key)).group
         return GroupMetadata(group, _decode_value(GroupMetadataValue, value))

@@ -67,6 +67,11 @@ class AuditLog:
         if kind in self.events:
             self._write(event, source, fields)
 
+    def by_itself(self, kind: AuditEvent, event: str, **fields: Any) -> None:
+        """Write a change that the broker made by itself, without a request."""
+        if kind in self.events:
+            self._log.info(event, principal=None, host=None, client_id=None, correlation_id=None, **fields)
+
     def on_tick(self) -> None:
         """Say what was left out. Called once a second."""
         suppressed = self._bound.take_suppressed(self._now_ms())

@@ -7,13 +7,14 @@ lowered under it, or where the topic keeps its records for less than a broker's 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from lowtide.broker.config.key import ImpossibleTogetherError, Value
 
 TOPIC_NAMES: Final = ("retention.commitoffset.ms", "retention.commitoffset.minutes", "retention.commitoffset.hours")
 BROKER_NAMES: Final = tuple(f"log.{name}" for name in TOPIC_NAMES)
+ENABLED: Final = "log.retention.commitoffset.enable"
 NEVER: Final = -1
 
 _RETENTION_NAMES: Final = ("log.retention.ms", "log.retention.minutes", "log.retention.hours")
@@ -25,6 +26,11 @@ def broker_consumed_ms(values: Mapping[str, Value]) -> int:
     """A broker's time for consumed records; -1 where it has none, so that nothing goes for being consumed."""
     found = _first_set(_set_ones(values), BROKER_NAMES)
     return NEVER if found is None else found[1]
+
+
+def is_trimmed_by_commits(values: Mapping[str, Value], of_broker: Value, own: Collection[str]) -> bool:
+    """Whether commits for a topic may let its records go, by a broker's `values`, its default, and the names of what the topic sets."""
+    return values[ENABLED] is True and (of_broker != NEVER or any(name in own for name in TOPIC_NAMES))
 
 
 def check_broker(values: Mapping[str, Value], retention_ms: int) -> None:

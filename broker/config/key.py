@@ -102,6 +102,8 @@ class Matching(msgspec.Struct, frozen=True):
 
     pattern: str
     means: str
+    members_max: int | None = None
+    """How many members a list may have."""
 
     def accepts(self, value: str) -> bool:
         """Whether the text is allowed."""
@@ -194,7 +196,8 @@ class ConfigKey(msgspec.Struct, frozen=True):
             assert isinstance(value, int | float), self.name
             return allowed.accepts(value)
         if isinstance(value, tuple):
-            return all(allowed.accepts(member) for member in value)
+            too_many = isinstance(allowed, Matching) and allowed.members_max is not None and len(value) > allowed.members_max
+            return not too_many and all(allowed.accepts(member) for member in value)
         assert isinstance(value, str), self.name
         return allowed.accepts(value)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from lowtide.broker.config.key import ConfigKey, Matching, OneOf, Range, Type, at_least
+from lowtide.broker.config.keys_topics import DELETING_GROUPS
 from lowtide.broker.config.log_levels import LEVELS
 
 _INT: Final = Type.INT
@@ -47,6 +48,8 @@ OWN_KEYS: Final[tuple[ConfigKey, ...]] = (
 
     ConfigKey("lowtide.log.delete.erase", Type.BOOLEAN, "false", None,
               "Whether topics erase what is deleted that don't say so themselves with lowtide.delete.erase.", enforced=True),
+    ConfigKey("lowtide.log.retention.commitoffset.groups", Type.LIST, "", DELETING_GROUPS,
+              "The groups whose commits let consumed records go, of topics that don't say so themselves with lowtide.retention.commitoffset.groups.", enforced=True),
     ConfigKey("lowtide.log.free.deleted", Type.BOOLEAN, "true", None,
               "Whether deleted records give their room on the disk back at once: files below the log start and of deleted topics are emptied, and the one that "
               "holds the log start gets a hole. Without it their room is free when file.delete.delay.ms is over, in whole segments.", enforced=True),

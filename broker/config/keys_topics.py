@@ -13,6 +13,9 @@ _FOREVER: Final = "9223372036854775807"
 COMPRESSION_TYPES: Final = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 CLEANUP_POLICIES: Final = ("compact", "delete")
 _NOT_TIERED: Final = Only(value=False, because=NO_TIERED_STORAGE)
+DELETING_GROUPS: Final = Matching(
+    r".{1,255}", "a list of up to 100 group ids of up to 255 characters; * at the end of one stands for all that begin so", 100
+)
 _THROTTLED: Final = Matching(r"\*|[0-9]+:[0-9]+", "*, or a list of partition:broker")
 
 
@@ -64,6 +67,9 @@ TOPIC_KEYS: Final[tuple[ConfigKey, ...]] = (
            enforced=True),
     _topic("lowtide.delete.erase", Type.BOOLEAN, "false", None, "lowtide.log.delete.erase",
            "Whether each replica erases what is deleted about a second later: no file has a deleted record any more, and no fetch carries one.", enforced=True),
+    _topic("lowtide.retention.commitoffset.groups", Type.LIST, "", DELETING_GROUPS, "lowtide.log.retention.commitoffset.groups",
+           "The groups whose commits let consumed records go, and keep those that they have not consumed: ids, or beginnings of ids with * behind them. "
+           "Empty: every group keeps, and those let go whose committers have DELETE on the topic.", enforced=True),
     _topic("max.compaction.lag.ms", Type.LONG, _FOREVER, at_least(1), "log.cleaner.max.compaction.lag.ms",
            "After how long a record must have been compacted at the latest.", enforced=True),
     _topic("max.message.bytes", Type.INT, "1048588", at_least(0), "message.max.bytes",

@@ -4,7 +4,9 @@ A logger is a room of the code, by its import name; a line belongs to the room o
 without a level of its own has that of the room around it, at last that of `root`. They are each broker's own, and end with it.
 
 Guards: a logger that there is not can't be set, so what is kept is bounded. Lines of the audit log can't be switched off: the level of the
-start is the least that their room has, so that no change of a level hides what its client does. Source: Kafka's `RuntimeLoggerManager`, `LogLevelConfig`.
+start is the least that their room has, so that no change of a level hides what its client does.
+
+Source: Kafka's `RuntimeLoggerManager`, `LogLevelConfig`.
 """
 
 from __future__ import annotations

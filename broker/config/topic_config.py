@@ -69,8 +69,7 @@ def log_config(broker: BrokerConfig, topic_overrides: Mapping[str, str]) -> LogC
     `topic_overrides` have been checked (`validate_topic_configs`). A key that isn't known, from a newer broker, is left aside.
     """
     values = _effective(broker, topic_overrides)
-    policy = values["cleanup.policy"]
-    assert isinstance(policy, tuple), policy
+    policy = _texts(values["cleanup.policy"])
     segment_bytes = values["internal.segment.bytes"] or values["segment.bytes"]
     retention_ms = number(values["retention.ms"])
     return LogConfig(
@@ -95,6 +94,7 @@ def log_config(broker: BrokerConfig, topic_overrides: Mapping[str, str]) -> LogC
         retention_commitoffset_ms=topic_consumed_ms(
             _own(topic_overrides), number(broker.topic_defaults["retention.commitoffset.ms"]), retention_ms
         ),
+        lowtide_retention_commitoffset_groups=_texts(values["lowtide.retention.commitoffset.groups"]),
         min_insync_replicas=number(values["min.insync.replicas"]),
         delete_retention_ms=number(values["delete.retention.ms"]),
         min_cleanable_dirty_ratio=float(value_text(values["min.cleanable.dirty.ratio"])),
@@ -102,6 +102,11 @@ def log_config(broker: BrokerConfig, topic_overrides: Mapping[str, str]) -> LogC
         max_compaction_lag_ms=number(values["max.compaction.lag.ms"]),
         lowtide_delete_erase=values["lowtide.delete.erase"] is True,
     )
+
+
+def _texts(value: Value) -> tuple[str, ...]:
+    assert isinstance(value, tuple), value
+    return value
 
 
 def _segment_ms(values: Mapping[str, Value], policy: tuple[str, ...]) -> int:

@@ -138,7 +138,7 @@ def describe_configs(request: DescribeConfigsRequest, asker: Asker) -> Verdict:
 
 
 def alter_configs(request: Any, asker: Asker) -> Verdict:
-    """ALTER_CONFIGS on each topic and group, and for brokers on the cluster; ALTER on the cluster too for keys that decide who may log in."""
+    """ALTER_CONFIGS on each topic and group, and for brokers on the cluster. Keys that decide who may log in need ALTER on it too."""
     return _changes(request, asker, AlterConfigsResourceResponse, _set_on_broker(asker))
 
 

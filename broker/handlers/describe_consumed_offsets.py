@@ -1,9 +1,9 @@
-"""DescribeConsumedOffsets: v0-v0.
+"""DescribeConsumedOffsets: v1-v1.
 
 Behaviour: Lowtide's own, not advertised. Tells another broker, of partitions that it asks about, the smallest offset that any group has
 committed that is coordinated here, and which group that is; or a group that consumes the partition and hasn't committed yet. Only what
 can't be lost any more is returned: the answer waits for commits that are under way. It names the partitions of `__consumer_offsets` that it
-speaks for.
+speaks for, and of the groups whose commits may delete the slowest, with its committer.
 
 Groups are gone through for one request after the other.
 

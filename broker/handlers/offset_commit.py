@@ -16,6 +16,7 @@ KIPs: 211, 320, 345, 848, 1251.
 from __future__ import annotations
 
 from lowtide.broker.coordinator.groups.commit_topics import CommitTopics
+from lowtide.broker.coordinator.groups.committers import committers
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.groups.small_commit import small_commit
 from lowtide.broker.coordinator.runtime.effects import Effects
@@ -46,6 +47,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
         )
         if not topics.known:
             return OffsetCommitResponse(topics=topics.refused)
+        by = committers(groups.broker, context, topics.known)
         shard = groups.find(request.group_id)
         if isinstance(shard, ErrorCode):
             return OffsetCommitResponse(topics=topics.failed(shard))
@@ -55,7 +57,7 @@ def handler(groups: GroupCoordinator) -> HandlerSpec:
             if error != ErrorCode.NONE:
                 effects.answer(pending, OffsetCommitResponse(topics=topics.failed(error)))
                 return
-            rows = shard.state.committed.commit(request, topics.known, effects)
+            rows = shard.state.committed.commit(request, topics.known, effects, by)
             response = OffsetCommitResponse(topics=topics.merged(rows))
             effects.answer_when_committed(pending, response, lambda error: OffsetCommitResponse(topics=topics.failed(error)))
 

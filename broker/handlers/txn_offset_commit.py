@@ -19,6 +19,7 @@ KIPs: 98, 320, 447, 848, 890.
 from __future__ import annotations
 
 from lowtide.broker.coordinator.groups.commit_topics import CommitTopics
+from lowtide.broker.coordinator.groups.committers import committers
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.groups.group_shard import Groups
 from lowtide.broker.coordinator.runtime.effects import Effects
@@ -52,15 +53,16 @@ _TYPES = (TxnOffsetCommitResponseTopic, TxnOffsetCommitResponsePartition)
 class _Commit:
     """One request on its way."""
 
-    __slots__ = ("_groups", "_request", "_topics", "_version")
+    __slots__ = ("_by", "_groups", "_request", "_topics", "_version")
 
-    def __init__(self, groups: GroupCoordinator, request: TxnOffsetCommitRequest, version: int) -> None:
+    def __init__(self, groups: GroupCoordinator, request: TxnOffsetCommitRequest, context: RequestContext) -> None:
         self._groups = groups
         self._request = request
-        self._version = version
+        self._version = version = context.api_version
         self._topics: CommitTopics[TxnOffsetCommitRequestTopic, TxnOffsetCommitResponseTopic] = CommitTopics(
             groups.broker.metadata.image, request.topics, _TYPES, by_id=version >= _TOPIC_IDS_SINCE
         )
+        self._by = committers(groups.broker, context, self._topics.known)
 
     def start(  # noqa: PLR0911 - one return for each answer
         self, verifier: TransactionVerifier
@@ -136,7 +138,7 @@ class _Commit:
             if error != ErrorCode.NONE:
                 effects.answer(pending, self._failed(error))
                 return
-            rows = shard.state.committed.commit_in_transaction(self._request, self._topics.known, effects)
+            rows = shard.state.committed.commit_in_transaction(self._request, self._topics.known, effects, self._by)
             effects.answer_when_committed(pending, TxnOffsetCommitResponse(topics=self._topics.merged(rows)), self._failed)
 
         return self._groups.decide(shard, decide)
@@ -156,6 +158,6 @@ def handler(groups: GroupCoordinator, transactions: TransactionCoordinator) -> H
     verifier = TransactionVerifier(transactions, transactions.peers, transactions.loop)
 
     def handle(request: TxnOffsetCommitRequest, context: RequestContext) -> TxnOffsetCommitResponse | Pending[TxnOffsetCommitResponse]:
-        return _Commit(groups, request, context.api_version).start(verifier)
+        return _Commit(groups, request, context).start(verifier)
 
     return HandlerSpec(key=ApiKey.TXN_OFFSET_COMMIT, handle=handle, quick=small_transactional_commit(groups, verifier))

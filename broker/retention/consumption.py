@@ -36,7 +36,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.coordinator.groups.consumed import NOT_CONSUMED, Consumed
+from lowtide.broker.coordinator.groups.consumed import NOT_CONSUMED, Consumed, Release
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.groups.survey import survey
 from lowtide.broker.coordinator.runtime.offsets_topic import GROUP_TOPIC
@@ -47,10 +47,12 @@ from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_consumed_offsets import (
     ConsumedOffsetsTopic,
+    ConsumedPartition,
     DescribeConsumedOffsetsRequest,
     DescribeConsumedOffsetsResponse,
 )
 from lowtide.protocol.types import BrokerId, LeaderEpoch, TopicId, TopicPartition
+from lowtide.replication.partition import Partition
 
 PURPOSE: Final = "consumption"
 PARTITIONS_PER_REQUEST: Final = 1_000
@@ -62,7 +64,7 @@ REQUEST_MS: Final = 10_000
 ROUND_MS: Final = 30_000
 """How long a round may take. The other rules of a pass wait for it."""
 
-_VERSION: Final = 0
+_VERSION: Final = 1
 
 
 class Doubt(NamedTuple):
@@ -76,6 +78,13 @@ class Asked(NamedTuple):
 
     key: TopicPartition
     topic_id: TopicId
+    groups: tuple[str, ...] = ()
+    """The groups that count, as the topic names them; empty: all."""
+
+
+def asked_about(partition: Partition) -> Asked:
+    """A partition as it is asked about now; what is known of it otherwise, such as for other groups, is not known of this."""
+    return Asked(partition.topic_partition, partition.topic_id, partition.log.config.lowtide_retention_commitoffset_groups)
 
 
 Outcome = Mapping[Asked, Consumed]
@@ -142,10 +151,9 @@ def _batches(asked: Sequence[Asked]) -> list[list[ConsumedOffsetsTopic]]:
     batches = []
     for start in range(0, len(asked), PARTITIONS_PER_REQUEST):
         topics: dict[str, ConsumedOffsetsTopic] = {}
-        for key, topic_id in asked[start : start + PARTITIONS_PER_REQUEST]:
-            topics.setdefault(key.topic, ConsumedOffsetsTopic(name=key.topic, topic_id=topic_id, partitions=[])).partitions.append(
-                key.partition
-            )
+        for key, topic_id, groups in asked[start : start + PARTITIONS_PER_REQUEST]:
+            asked_topic = ConsumedOffsetsTopic(name=key.topic, topic_id=topic_id, partitions=[], groups=list(groups))
+            topics.setdefault(key.topic, asked_topic).partitions.append(key.partition)
         batches.append(list(topics.values()))
     return batches
 
@@ -164,16 +172,20 @@ def _take(
     answered = {row.partition_index: row.leader_epoch for row in answer.coordinators}
     if any(answered.get(number) != epoch for number, epoch in expected.items()):
         return f"it doesn't answer for all that it leads of {GROUP_TOPIC}"
-    rows = {
-        TopicPartition(topic.name, row.partition_index): Consumed(row.consumed_offset, row.group_id)
-        for topic in answer.topics
-        for row in topic.partitions
-    }
+    rows = {TopicPartition(topic.name, row.partition_index): _consumed(row) for topic in answer.topics for row in topic.partitions}
     for topic in batch:
         for number in topic.partitions:
             key = TopicPartition(topic.name, number)
             row = rows.get(key)
             if row is None:
                 return f"it says nothing of {key}"
-            outcome[Asked(key, topic.topic_id)] &= row
+            asked = Asked(key, topic.topic_id, tuple(topic.groups))
+            if asked not in outcome:
+                return f"the groups that count for {topic.name} change"
+            outcome[asked] &= row
     return None
+
+
+def _consumed(row: ConsumedPartition) -> Consumed:
+    release = None if row.releasing_group_id is None else Release(row.releasing_offset, row.releasing_group_id, row.committer)
+    return Consumed(row.consumed_offset, row.group_id, release)

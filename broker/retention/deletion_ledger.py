@@ -8,6 +8,8 @@ middle of a segment lets no segment go. One line is written for each topic and r
 many partitions that concerns. Where only records went, as with trimming record by record, that is logged at once too, and what follows
 `QUIET_S` after the last line.
 
+What goes for being consumed is a line of the audit log, too, of each partition: with the group whose commit let it go, and who committed.
+
 Guards: counters are kept of topics that exist, so their number is bounded. A few lines are written in one turn of the loop.
 """
 
@@ -16,12 +18,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Container, Mapping, Sequence
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from lowtide.broker.audit.audit_log import NO_AUDIT, AuditEvent, AuditLog, short
+from lowtide.broker.coordinator.groups.consumed import Release
 from lowtide.broker.retention.deleted_counts import DeletedCount, total_counts
-from lowtide.protocol.types import Offset, TopicPartition
+from lowtide.protocol.types import Offset, TopicPartition, topic_id_text
 from lowtide.replication.partition import Partition
 from lowtide.storage.log.log import Log
 from lowtide.storage.log.retention_plan import Deletion, Reason
@@ -45,10 +49,19 @@ class _Untold(msgspec.Struct):
     count: DeletedCount
 
 
+class _Expected(NamedTuple):
+    """What retention is about to delete of a partition, and whose commit lets go what has been consumed."""
+
+    deletions: tuple[Deletion, ...]
+    release: Release | None
+
+
 class DeletionLedger:
     """What was deleted, and why, for log lines and counters. Used from the event loop only."""
 
-    def __init__(self, partitions: Mapping[tuple[str, int], Partition], loop: asyncio.AbstractEventLoop, log: Any) -> None:
+    def __init__(
+        self, partitions: Mapping[tuple[str, int], Partition], loop: asyncio.AbstractEventLoop, log: Any, audit: AuditLog = NO_AUDIT
+    ) -> None:
         self._counts: dict[str, dict[Reason, DeletedCount]] = {}
         self._gone = total_counts([])
         """What topics have counted that are gone."""
@@ -57,7 +70,8 @@ class DeletionLedger:
         self._partitions = partitions
         self._loop = loop
         self._log = log
-        self._expected: dict[TopicPartition, tuple[Deletion, ...]] = {}
+        self._audit = audit
+        self._expected: dict[TopicPartition, _Expected] = {}
         self._untold: dict[_Key, _Untold] = {}
         self._soon: dict[_Key, None] = {}
         """Of these the next turns of the loop tell."""
@@ -72,11 +86,11 @@ class DeletionLedger:
         """By reason, of all topics, those that are gone included."""
         return total_counts([self._gone, *self._counts.values()])
 
-    def expect(self, key: TopicPartition, deletions: Sequence[Deletion]) -> None:
-        """Retention is about to delete these."""
+    def expect(self, key: TopicPartition, deletions: Sequence[Deletion], release: Release | None = None) -> None:
+        """Retention is about to delete these; `release` lets go what has been consumed."""
         expected = tuple(deletion for deletion in deletions if deletion.reason is not Reason.LOG_START)
         if expected:
-            self._expected[key] = expected
+            self._expected[key] = _Expected(expected, release)
 
     def forget_all_but(self, topics: Container[str]) -> None:
         """Forget topics that are gone."""
@@ -95,7 +109,8 @@ class DeletionLedger:
         key, after = log.topic_partition, log.log_start_offset
         if after <= before and not removed:
             return
-        for deletion in self._expected.get(key, ()):
+        expected = self._expected.get(key)
+        for deletion in () if expected is None else expected.deletions:
             start, end = max(before, deletion.first_offset), min(after, deletion.end_offset)
             if start < end:
                 gone: list[RemovedSegment] = []
@@ -104,11 +119,13 @@ class DeletionLedger:
                     is_meant = deletion.first_offset <= segment.base_offset < deletion.end_offset
                     (gone if is_meant else others).append(segment)
                 self.add(key, deletion.reason, gone, end - start, after)
+                if deletion.reason is Reason.CONSUMED and expected is not None:
+                    self._audit_consumed(key, start, end, expected.release)
                 removed = others
                 before = end
         if after > before or removed:
             self.add(key, self._other_reason(key, rises=after > before), removed, after - before, after)
-        if key in self._expected and after >= self._expected[key][-1].end_offset:
+        if expected is not None and after >= expected.deletions[-1].end_offset:
             del self._expected[key]
 
     def add(self, key: TopicPartition, reason: Reason, removed: Sequence[RemovedSegment], offsets: int, log_start_offset: Offset) -> None:
@@ -131,6 +148,21 @@ class DeletionLedger:
     def count_compaction(self, key: TopicPartition, segments: int, size_bytes: int, records: int) -> None:
         """Count what compaction has made superfluous in a partition: segments and bytes less, and records that are gone."""
         _add(self._counts.setdefault(key.topic, {}).setdefault(Reason.COMPACTION, DeletedCount()), segments, size_bytes, records)
+
+    def _audit_consumed(self, key: TopicPartition, start: Offset, end: Offset, release: Release | None) -> None:
+        partition = self._partitions.get(key)
+        self._audit.by_itself(
+            AuditEvent.DELETES,
+            "records deleted",
+            reason=Reason.CONSUMED.value,
+            group=None if release is None else short(release.group_id),
+            committer=None if release is None else release.committer,
+            topic=key.topic,
+            topic_id=None if partition is None else topic_id_text(partition.topic_id),
+            partition=key.partition,
+            old_log_start_offset=start,
+            log_start_offset=end,
+        )
 
     def _other_reason(self, key: TopicPartition, *, rises: bool) -> Reason:
         partition = self._partitions.get(key)

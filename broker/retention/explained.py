@@ -15,7 +15,7 @@ from lowtide.broker.authorizer.resources import Operation, group
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.groups.consumed import NOT_CONSUMED, Consumed
 from lowtide.broker.request_context import RequestContext
-from lowtide.broker.retention.consumption import Asked, Doubt, Outcome
+from lowtide.broker.retention.consumption import Doubt, Outcome, asked_about
 from lowtide.broker.retention.log_retention import Retention, offsets_of
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_retention import UNKNOWN, RetainedPartition, RetentionRule
@@ -80,14 +80,14 @@ class Explanations:
         try:
             async with self._turn:
                 partitions = [each for each in found if isinstance(each, Partition)]
-                asked = [_asked(each) for each in partitions if each.log.config.retention_commitoffset_ms >= 0]
+                asked = [asked_about(each) for each in partitions if each.log.config.retention_commitoffset_ms >= 0]
                 return await self.retention.consumption.ask(asked) if asked and self.retention.asks_groups else {}
         finally:
             self._waiting -= 1
 
     def consumed(self, partition: Partition, outcome: Outcome | Doubt, context: RequestContext) -> Consumed:
         """What groups have consumed of a partition, as far as the client may see it; nothing where there is doubt."""
-        consumed = NOT_CONSUMED if isinstance(outcome, Doubt) else outcome.get(_asked(partition), NOT_CONSUMED)
+        consumed = NOT_CONSUMED if isinstance(outcome, Doubt) else outcome.get(asked_about(partition), NOT_CONSUMED)
         if consumed.group_id is not None and not self._may_see(context, consumed.group_id):
             return consumed._replace(group_id=None)
         return consumed
@@ -115,17 +115,13 @@ def refused(key: TopicPartition, error: ErrorCode) -> RetainedPartition:
     return RetainedPartition(partition_index=key.partition, error_code=error)
 
 
-def _asked(partition: Partition) -> Asked:
-    return Asked(partition.topic_partition, partition.topic_id)
-
-
 def _rule(outlook: Outlook, consumed: Consumed, doubt: str | None, end_offset: Offset) -> RetentionRule:
     rule = RetentionRule(
         reason=outlook.reason.value,
         goes_at_ms=UNKNOWN if outlook.goes_at_ms is None else outlook.goes_at_ms,
         bytes_missing=UNKNOWN if outlook.bytes_missing is None else outlook.bytes_missing,
     )
-    if outlook.reason is Reason.CONSUMED and consumed.offset < end_offset:
+    if outlook.reason is Reason.CONSUMED and (consumed.offset < end_offset or not consumed.is_known):
         rule.consumed_offset, rule.group_id, rule.doubt = consumed.offset, consumed.group_id, doubt
     return rule
 

@@ -22,8 +22,8 @@ from typing import Final
 
 from lowtide.broker.config.dynamic_config import BrokerConfigs
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.coordinator.groups.consumed import NOT_CONSUMED
-from lowtide.broker.retention.consumption import Asked, Consumption, Doubt, Outcome
+from lowtide.broker.coordinator.groups.consumed import NOT_CONSUMED, Consumed
+from lowtide.broker.retention.consumption import Asked, Consumption, Doubt, Outcome, asked_about
 from lowtide.broker.retention.deleted_counts import DeletedCount
 from lowtide.broker.retention.deletion_ledger import DeletionLedger
 from lowtide.broker.slices import walk_in_slices
@@ -56,7 +56,7 @@ class Retention:
     ) -> None:
         self.times = times
         self.consumption = consumption
-        self.ledger = DeletionLedger(broker.replicas.partitions, loop, broker.log)
+        self.ledger = DeletionLedger(broker.replicas.partitions, loop, broker.log, broker.audit)
         self.held: Mapping[str, int] = {}
         """Partitions whose consumed records each group keeps, as the last pass found: it is the slowest, or has not committed."""
         self.next_check_ms: int | None = None
@@ -74,6 +74,7 @@ class Retention:
         self._undurable: list[tuple[Log, Offset]] = []
         """Deletions that are on their way to the disk, with the log starts that they lead to."""
         self._doubt: str | None = None
+        self._has_unreleased = False
 
     @property
     def deleted(self) -> Mapping[tuple[str, Reason], DeletedCount]:
@@ -117,6 +118,7 @@ class Retention:
             await walk_in_slices(self._turns, self._note_askable(asked))
             consumed = await self._ask(asked)
             self.held = Counter(each.group_id for each in consumed.values() if each.group_id is not None)
+            self._tell_unreleased(consumed)
         left = deque(self._replicas.partitions.items())
         while left:
             await walk_in_slices(self._turns, self._steps(left, consumed))
@@ -138,7 +140,7 @@ class Retention:
                 continue
             try:
                 if may_go_as_consumed(log.segments, offsets_of(partition), log.config, self.times, self._clock.wall_ms()):
-                    asked.append(Asked(partition.topic_partition, partition.topic_id))
+                    asked.append(asked_about(partition))
             except StorageError:
                 continue  # It will be logged when the partition's turn comes.
 
@@ -158,6 +160,14 @@ class Retention:
                 self._log.info("consumed records are kept: what all groups have consumed is not known", reason=doubt)
         return {} if isinstance(outcome, Doubt) else outcome
 
+    def _tell_unreleased(self, consumed: Outcome) -> None:
+        """Say, when that begins, that consumed records stay because none of the groups may delete them."""
+        unreleased = [asked.key for asked, row in consumed.items() if row.offset > 0 and row.release is None]
+        if unreleased and not self._has_unreleased:
+            message = "consumed records are kept: no group that may delete them has committed"
+            self._log.info(message, partitions=len(unreleased), first=str(unreleased[0]))
+        self._has_unreleased = bool(unreleased)
+
     def _steps(self, left: deque[tuple[tuple[str, int], Partition]], consumed: Outcome) -> Iterator[None]:
         """Look at partitions, until none is left or many deletions are on their way to the disk."""
         while left and len(self._undurable) < DELETIONS_AT_ONCE:
@@ -165,8 +175,8 @@ class Retention:
             if len(left) % PARTITIONS_PER_STEP == 0:
                 yield
             is_here = self._replicas.partitions.get(key) is partition
-            row = consumed.get(Asked(partition.topic_partition, partition.topic_id), NOT_CONSUMED)
-            if is_here and self._may_delete(partition) and self._look_at(partition, row.offset if row.is_known else None):
+            row = consumed.get(asked_about(partition), NOT_CONSUMED)
+            if is_here and self._may_delete(partition) and self._look_at(partition, row):
                 yield
 
     async def _made_durable(self) -> None:
@@ -182,9 +192,9 @@ class Retention:
         log, is_fenced = partition.log, self._replicas.is_fenced
         return partition.is_leader and not (log.offline or log.unsettled or (is_fenced is not None and is_fenced()))
 
-    def _look_at(self, partition: Partition, consumed: Offset | None) -> bool:
+    def _look_at(self, partition: Partition, row: Consumed) -> bool:
         """Delete what may go of a partition now. Returns whether anything went."""
-        log, now_ms = partition.log, self._clock.wall_ms()
+        log, now_ms, consumed = partition.log, self._clock.wall_ms(), row.offset if row.is_known else None
         try:
             plan = plan_retention(log.segments, offsets_of(partition, consumed), log.config, self.times, now_ms)
             if plan.rolls:
@@ -196,7 +206,7 @@ class Retention:
             plan = self._without_last(partition, consumed, now_ms)
         if not plan.deletions or plan.log_start_offset <= log.log_start_pending:
             return False  # What lies below the log start is removed as soon as that has risen.
-        self.ledger.expect(partition.topic_partition, plan.deletions)
+        self.ledger.expect(partition.topic_partition, plan.deletions, row.release)
         self._replicas.request_log_starts([LogStartIncrement(log, plan.log_start_offset)])
         self._undurable.append((log, plan.log_start_offset))
         return True

@@ -36,7 +36,8 @@ class RetentionRule(Message, kw_only=True):
     """A rule that is on, and when it lets the oldest segment go.
 
     `goes_at_ms` is wall-clock time in milliseconds, in the past where the next check takes it, -1 where time alone doesn't do it: then
-    `bytes_missing` more have to be written, or `group_id` has to come further than `consumed_offset`.
+    `bytes_missing` more have to be written, or `group_id` has to come further than `consumed_offset`; where that is past the segment, a
+    group that may delete has to commit.
     """
 
     reason: String

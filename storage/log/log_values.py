@@ -38,6 +38,8 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
     log_retention_min_timestamp: int = 0
     retention_commitoffset_ms: int = -1
     """-1 where nothing goes because it has been consumed, also where that was not asked for."""
+    lowtide_retention_commitoffset_groups: tuple[str, ...] = ()
+    """The groups that count for what is consumed; empty: all."""
     min_insync_replicas: int = 1
     delete_retention_ms: int = 86_400_000
     min_cleanable_dirty_ratio: float = 0.5

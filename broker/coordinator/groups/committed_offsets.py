@@ -9,12 +9,14 @@ Source: Kafka's `OffsetMetadataManager`, `OffsetExpirationConditionImpl`; KIP-98
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from lowtide.broker.coordinator.group import Group
 from lowtide.broker.coordinator.group_admission import GroupAdmission
 from lowtide.broker.coordinator.group_settings import GroupSettings
+from lowtide.broker.coordinator.groups.committers import NO_COMMITTER, Committer
 from lowtide.broker.coordinator.groups.pending_offsets import PendingOffsets
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.protocol.errors import ErrorCode
@@ -48,6 +50,8 @@ _KEPT_ROWS: Final[dict[type[Any], tuple[Any, ...]]] = {
 
 NO_RETENTION_TIME: Final = -1
 """A client leaves it to the broker how long its offsets are kept."""
+
+NOBODY: Final[Mapping[str, Committer]] = MappingProxyType({})
 
 _LATEST_MS: Final = 2**63 - 1
 """What the record of an offset has room for: for ever."""
@@ -146,9 +150,13 @@ class CommittedOffsets:
             yield topic, list(partitions)
 
     def commit(
-        self, request: OffsetCommitRequest, topics: Iterable[OffsetCommitRequestTopic], effects: Effects
+        self,
+        request: OffsetCommitRequest,
+        topics: Iterable[OffsetCommitRequestTopic],
+        effects: Effects,
+        committers: Mapping[str, Committer] = NOBODY,
     ) -> list[OffsetCommitResponseTopic]:
-        """Ask for the records of a commit by one who may commit; `topics` exist.
+        """Ask for the records of a commit that is let in; `topics` exist, and `committers` are kept for those that it names.
 
         Errors: OFFSET_METADATA_TOO_LARGE, INVALID_COMMIT_OFFSET_SIZE, of single partitions.
         """
@@ -158,13 +166,19 @@ class CommittedOffsets:
             OffsetCommitResponseTopic(
                 name=topic.name,
                 topic_id=topic.topic_id,
-                partitions=self._keep(request.group_id, topic, expires_ms, OffsetCommitResponsePartition, effects),
+                partitions=self._keep(
+                    request.group_id, topic, expires_ms, OffsetCommitResponsePartition, effects, committers.get(topic.name, NO_COMMITTER)
+                ),
             )
             for topic in topics
         ]
 
     def commit_in_transaction(
-        self, request: TxnOffsetCommitRequest, topics: Iterable[TxnOffsetCommitRequestTopic], effects: Effects
+        self,
+        request: TxnOffsetCommitRequest,
+        topics: Iterable[TxnOffsetCommitRequestTopic],
+        effects: Effects,
+        committers: Mapping[str, Committer] = NOBODY,
     ) -> list[TxnOffsetCommitResponseTopic]:
         """As `commit`, of records that belong to the producer's transaction."""
         effects.producer = (request.producer_id, request.producer_epoch)
@@ -172,7 +186,14 @@ class CommittedOffsets:
             TxnOffsetCommitResponseTopic(
                 name=topic.name,
                 topic_id=topic.topic_id,
-                partitions=self._keep(request.group_id, topic, NO_TIMESTAMP, TxnOffsetCommitResponsePartition, effects),
+                partitions=self._keep(
+                    request.group_id,
+                    topic,
+                    NO_TIMESTAMP,
+                    TxnOffsetCommitResponsePartition,
+                    effects,
+                    committers.get(topic.name, NO_COMMITTER),
+                ),
             )
             for topic in topics
         ]
@@ -184,10 +205,11 @@ class CommittedOffsets:
         expires_ms: int,
         row_type: type[ResponseRowT],
         effects: Effects,
+        committer: Committer,
     ) -> list[ResponseRowT]:
         """Ask for the records of one topic's offsets. Returns the rows that answer about them."""
-        keeps_all = expires_ms == NO_TIMESTAMP  # The record's version that has an expiry has neither epochs nor ids.
-        topic_id = topic.topic_id if keeps_all else ZERO_TOPIC_ID
+        keeps_all = expires_ms == NO_TIMESTAMP  # The record's version that has an expiry has no epochs, ids or committers.
+        topic_id, by = (topic.topic_id, committer) if keeps_all else (ZERO_TOPIC_ID, NO_COMMITTER)
         metadata_max, kept = self._settings.offset_metadata_max_bytes, _KEPT_ROWS[row_type]
         kept_count, admission, kept_bytes = len(kept), self._admission, 0
         offsets_left, bytes_left = admission.offsets_left, admission.metadata_bytes_left
@@ -212,6 +234,8 @@ class CommittedOffsets:
                 commit_timestamp=effects.wall_ms,
                 expire_timestamp=expires_ms,
                 topic_id=topic_id,
+                committer=by.name,
+                may_delete=by.may_delete,
             )
             values.append((number, value))
             rows.append(kept[number] if number < kept_count else row_type(partition_index=number, error_code=ErrorCode.NONE))

@@ -2,13 +2,15 @@
 
 Most commits of most groups are that. The compiled module reads the request, makes the records, and writes the answer; what is decided is
 decided here, in the order of `handlers.offset_commit`, which is the definition. Whatever isn't usual is left to it before anything is
-changed: partitions that don't exist, a coordinator that isn't ready, more offsets than there is room for, an old member epoch.
+changed: partitions that don't exist, a coordinator that isn't ready, more offsets than there is room for, an old member epoch, offsets that
+are kept with who committed them.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from lowtide.broker.coordinator.groups.committers import keeps_committers
 from lowtide.broker.coordinator.runtime.effects import plain_commits
 from lowtide.broker.network.routes import QuickPath
 from lowtide.protocol import native
@@ -40,7 +42,7 @@ def small_commit(groups: GroupCoordinator) -> QuickPath | None:
         group_id, generation, member_id, instance_id, version, wanted, largest, rows, answer = asked
         image = groups.broker.metadata.image
         topic = image.topics.get(wanted) if isinstance(wanted, str) else image.topic_by_id(wanted)
-        if topic is None or largest >= len(topic.partitions):
+        if topic is None or largest >= len(topic.partitions) or keeps_committers(groups.broker, topic):
             return None
         shard = groups.find(group_id)
         if isinstance(shard, ErrorCode) or not shard.state.admission.has_room_for(len(rows)):

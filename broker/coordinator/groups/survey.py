@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 
-from lowtide.broker.coordinator.groups.consumed import ConsumedOffsets
+from lowtide.broker.coordinator.groups.consumed import Consumed, ConsumedOffsets
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.groups.group_shard import Groups
 from lowtide.broker.coordinator.runtime.shard import Shard
@@ -25,6 +25,7 @@ from lowtide.protocol.messages.describe_consumed_offsets import (
     DescribeConsumedOffsetsResponse,
     SurveyedCoordinator,
 )
+from lowtide.protocol.types import UNKNOWN_OFFSET
 
 
 async def survey(coordinator: GroupCoordinator, asked: Sequence[ConsumedOffsetsTopic]) -> DescribeConsumedOffsetsResponse:
@@ -32,9 +33,9 @@ async def survey(coordinator: GroupCoordinator, asked: Sequence[ConsumedOffsetsT
     shards = coordinator.loaded()
     if isinstance(shards, ErrorCode):
         return DescribeConsumedOffsetsResponse(error_code=shards)
-    consumed = ConsumedOffsets(asked)
+    consumed = ConsumedOffsets(asked, every_commit_deletes=coordinator.broker.authorizer.allows_all)
     async with coordinator.survey_turn:  # Otherwise many at once would each take a slice before other requests.
-        await walk_in_slices(coordinator.broker.turns, _take_in(shards, consumed))
+        await walk_in_slices(coordinator.broker.turns, _take_in(coordinator, shards, consumed))
     if consumed.shares:
         starts = await coordinator.share_starts(consumed.shares)
         for place in consumed.shares:
@@ -51,20 +52,32 @@ async def survey(coordinator: GroupCoordinator, asked: Sequence[ConsumedOffsetsT
         topics=[
             ConsumedTopic(
                 name=name,
-                partitions=[
-                    ConsumedPartition(partition_index=number, consumed_offset=row.offset, group_id=row.group_id)
-                    for number, row in rows.items()
-                ],
+                partitions=[_row(number, row) for number, row in rows.items()],
             )
             for name, rows in consumed.found.items()
         ],
     )
 
 
-def _take_in(shards: Sequence[Shard[Groups]], consumed: ConsumedOffsets) -> Iterator[None]:
+def _row(number: int, row: Consumed) -> ConsumedPartition:
+    offset, group_id, committer = (UNKNOWN_OFFSET, None, None) if row.release is None else row.release
+    return ConsumedPartition(
+        partition_index=number,
+        consumed_offset=row.offset,
+        group_id=row.group_id,
+        releasing_offset=offset,
+        releasing_group_id=group_id,
+        committer=committer,
+    )
+
+
+def _take_in(coordinator: GroupCoordinator, shards: Sequence[Shard[Groups]], consumed: ConsumedOffsets) -> Iterator[None]:
+    named: dict[int, list[str]] = {}
+    for group_id in consumed.named_groups:
+        named.setdefault(coordinator.partition_of(group_id).partition, []).append(group_id)
     for shard in shards:
         groups = shard.state
-        for group_id in list(dict.fromkeys((*groups.committed.group_ids(), *groups.by_id))):
+        for group_id in list(dict.fromkeys((*groups.committed.group_ids(), *groups.by_id, *named.get(shard.number, ())))):
             yield from consumed.take_in(groups, group_id)
             yield
 

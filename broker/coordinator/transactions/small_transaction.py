@@ -3,13 +3,14 @@
 Most requests of most transactions are that. The compiled module reads a request, writes the answer where there is no error, and makes the
 records of offsets; what is decided is decided here, in the order of the handlers, which are the definition. Whatever isn't usual is left to
 them before anything is changed: an error, records that may have to wait, partitions that don't exist, a coordinator that isn't ready or
-has to be asked over the network, more offsets than there is room for.
+has to be asked over the network, more offsets than there is room for, offsets that are kept with who committed them.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from lowtide.broker.coordinator.groups.committers import keeps_committers
 from lowtide.broker.coordinator.runtime.effects import plain_commits
 from lowtide.broker.coordinator.runtime.in_transaction import InTransaction
 from lowtide.broker.network.routes import QuickPath
@@ -92,7 +93,7 @@ def small_transactional_commit(groups: GroupCoordinator, verifier: TransactionVe
          version, wanted, largest, rows, answer) = asked  # fmt: skip
         image = groups.broker.metadata.image
         topic = image.topics.get(wanted) if isinstance(wanted, str) else image.topic_by_id(wanted)
-        if topic is None or largest >= len(topic.partitions) or not group_id:
+        if topic is None or largest >= len(topic.partitions) or not group_id or keeps_committers(groups.broker, topic):
             return None
         shard = groups.find(group_id)
         if isinstance(shard, ErrorCode) or not shard.commits_at_once or group_id not in shard.state.by_id:

@@ -51,7 +51,7 @@ TIME = RetentionRule(reason="time", goes_at_ms=NOW_MS + 3 * HOUR_MS)
         ),
         (
             row(RetentionRule(reason="consumed", group_id="g"), TIME),
-            "kept: group g consumes it and has not committed an offset; goes in 3 h by time",
+            "kept: group g has not committed an offset; goes in 3 h by time",
         ),
         (row(RetentionRule(reason="consumed"), TIME), "kept: no group has committed an offset; goes in 3 h by time"),
         (

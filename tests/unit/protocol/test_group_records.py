@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Annotated, ClassVar
 
 import pytest
 from hypothesis import given, settings
@@ -24,6 +25,7 @@ from lowtide.protocol.group_records import (
     encode_group_metadata,
     encode_offset_commit,
 )
+from lowtide.protocol.schema import ApiMessage, Int32, Int64, String, Tagged, Uuid, Versions
 
 TOPIC_ID = bytes(range(16))
 MEMBER = MemberMetadata(
@@ -48,6 +50,34 @@ def test_an_offset_with_the_id_of_its_topic():
     assert key == bytes.fromhex("0001 0001 67 0001 74 00000003")
     assert body == bytes.fromhex("0004 0000000000000007 00000002 02 6d 0000000000000009 01 00 10") + TOPIC_ID
     assert decode_record(key, body) == OffsetCommit(OffsetCommitKey(group="g", topic="t", partition=3), value)
+
+
+class KafkasValue(ApiMessage, kw_only=True):
+    """The value without Lowtide's own fields."""
+
+    VERSIONS: ClassVar = Versions("4")
+    FLEXIBLE: ClassVar = Versions("4+")
+
+    offset: Int64
+    leader_epoch: Int32
+    metadata: String
+    commit_timestamp: Int64
+    topic_id: Annotated[Uuid, Tagged(0, "4+")] = bytes(16)
+
+
+def test_who_committed_is_skipped_by_readers_that_do_not_know_it():
+    """Kafka's and older ones of Lowtide: the fields have tags of their own (KIP-482)."""
+    value = OffsetCommitValue(
+        offset=7, leader_epoch=2, metadata="m", commit_timestamp=9, topic_id=TOPIC_ID, committer="User:a", may_delete=True
+    )
+    key, body = encode_offset_commit("g", "t", 3, value)
+    assert body is not None
+    assert body.endswith(TOPIC_ID + bytes.fromhex("904e 07 07") + b"User:a" + bytes.fromhex("914e 01 01"))
+    assert decode_record(key, body) == OffsetCommit(OffsetCommitKey(group="g", topic="t", partition=3), value)
+    found = codec_for(KafkasValue, 4).decode(body, 2, len(body))
+    assert (found.offset, found.leader_epoch, found.metadata, found.commit_timestamp, found.topic_id) == (7, 2, "m", 9, TOPIC_ID)
+    records = OffsetRecords("g", "t", commit_timestamp=9, topic_id=TOPIC_ID).encode_all([(3, value)])
+    assert records == [(key, body)]
 
 
 @settings(deadline=None)

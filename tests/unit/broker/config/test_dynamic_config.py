@@ -283,7 +283,7 @@ def test_a_broker_that_started_with_local_above_total_retention_accepts_other_ch
 
 def test_every_key_that_can_be_set_takes_effect() -> None:
     """All are known keys, and none is one that Kafka does not allow to change."""
-    assert len(DYNAMIC_KEYS) == 43
+    assert len(DYNAMIC_KEYS) == 44
     assert not DYNAMIC_KEYS & {"log.roll.hours", "log.retention.hours", "log.retention.minutes", "log.flush.scheduler.interval.ms"}
     for name in DYNAMIC_KEYS:
         default = BROKER_KEYS[name].default
@@ -351,7 +351,7 @@ def test_secrets_are_not_shown() -> None:
 @pytest.mark.parametrize("wanted", [None, []])
 def test_an_empty_list_means_all_keys(wanted: list[str] | None) -> None:
     defaults = describe_topic_defaults(running())
-    assert len(describe_topic(defaults, {}, wanted)) == 38
+    assert len(describe_topic(defaults, {}, wanted)) == 39
     assert len(describe_broker(running(), wanted)) == 351 + len(OWN_KEYS)
 
 

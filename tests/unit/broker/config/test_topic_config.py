@@ -161,7 +161,7 @@ def test_each_field_of_a_log_follows_its_key(field: str):
     expected = key.parse(text)
     changed = log_config(BROKER, {key.name: text})
     of_broker = log_config(load_config(settings={key.broker_key or "": text}), {})
-    expected = frozenset(expected) if isinstance(expected, tuple) else expected
+    expected = type(getattr(LogConfig(), field))(expected) if isinstance(expected, tuple) else expected
     for config in (changed, of_broker):
         assert getattr(config, field) == expected
         others = {other.name for other in fields(LogConfig) if getattr(config, other.name) != getattr(LogConfig(), other.name)}

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from lowtide.broker.authorizer.authorizer import ALLOW_ALL
 from lowtide.broker.config.broker_config import load_config
 from lowtide.broker.turns import Turns
 from lowtide.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
@@ -63,6 +64,7 @@ class BrokerWorld:
         turns = Turns(self.loop, clock)
         self.slices = SimpleNamespace(turns=turns)
         self.broker: Any = SimpleNamespace(
+            authorizer=ALLOW_ALL,
             config=load_config(settings={key.replace("_", "."): value for key, value in settings.items()}),
             replicas=self,
             clock=clock,

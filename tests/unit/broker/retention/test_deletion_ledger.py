@@ -5,11 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from lowtide.broker.coordinator.groups.consumed import Release
 from lowtide.broker.retention.deletion_ledger import LINES_AT_ONCE, QUIET_S, DeletedCount, DeletionLedger
-from lowtide.protocol.types import TopicPartition
+from lowtide.protocol.types import TopicPartition, topic_id_text
 from lowtide.storage.log.retention_plan import Deletion, Reason
 
 KEY = TopicPartition("t", 0)
+ID = bytes(15) + b"\1"
 
 
 class World:
@@ -18,12 +20,14 @@ class World:
     def __init__(self, *, leads: bool = True) -> None:
         self.soon: list[Any] = []
         self.lines: list[dict[str, Any]] = []
-        self.partitions: dict[tuple[str, int], Any] = {("t", number): SimpleNamespace(is_leader=leads) for number in range(3)}
+        self.partitions: dict[tuple[str, int], Any] = {("t", number): SimpleNamespace(is_leader=leads, topic_id=ID) for number in range(3)}
         self.now_s = 100.0
         self.later: list[tuple[float, Any, tuple[Any, ...]]] = []
         loop: Any = SimpleNamespace(call_soon=self.soon.append, call_later=self._call_later, time=lambda: self.now_s)
         log = SimpleNamespace(info=lambda event, **values: self.lines.append({"event": event, **values}))
-        self.ledger = DeletionLedger(self.partitions, loop, log)
+        self.audited: list[dict[str, Any]] = []
+        audit: Any = SimpleNamespace(by_itself=lambda _kind, event, **fields: self.audited.append({"event": event, **fields}))
+        self.ledger = DeletionLedger(self.partitions, loop, log, audit)
 
     def _call_later(self, delay_s: float, callback: Any, *arguments: Any) -> None:
         self.later.append((self.now_s + delay_s, callback, arguments))
@@ -141,8 +145,20 @@ def test_announced_deletions_have_their_reasons_and_count_once() -> None:
         Deletion(Reason.CONSUMED, 1, 100, 0, 10),
         Deletion(Reason.SIZE, 2, 200, 10, 30),
     )
-    world.ledger.expect(KEY, deletions)
+    world.ledger.expect(KEY, deletions, Release(12, "etl", "User:etl"))
     world.rise(4, 30, 0, 10, 20)
+    (audited,) = world.audited
+    assert audited == {
+        "event": "records deleted",
+        "reason": "consumed",
+        "group": "etl",
+        "committer": "User:etl",
+        "topic": "t",
+        "topic_id": topic_id_text(ID),
+        "partition": 0,
+        "old_log_start_offset": 4,
+        "log_start_offset": 10,
+    }, "of what was consumed alone"
     assert world.ledger.counts == {
         ("t", Reason.REQUEST): DeletedCount(0, 0, 4),
         ("t", Reason.CONSUMED): DeletedCount(1, 100, 6),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lowtide.broker.coordinator.group_settings import GroupSettings
+from lowtide.broker.coordinator.groups.committers import NO_COMMITTER, Committer
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
 from lowtide.protocol.messages.offset_delete import OffsetDeleteRequestPartition, OffsetDeleteRequestTopic
@@ -22,7 +23,15 @@ def world() -> World:
 
 
 def commit(
-    world: World, offset: int, *, topic: str = "t", member_id: str = "", generation_id: int = -1, version: int = 9, **more: object
+    world: World,
+    offset: int,
+    *,
+    topic: str = "t",
+    member_id: str = "",
+    generation_id: int = -1,
+    version: int = 9,
+    by: Committer = NO_COMMITTER,
+    **more: object,
 ) -> int:
     """Commit one offset; the error code of the request, or of its partition."""
     row = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata=str(more.pop("metadata", "")))
@@ -36,7 +45,7 @@ def commit(
     effects = world.effects()
     error = world.groups.admit_commit(request, version, effects)
     if error == ErrorCode.NONE:
-        [answer] = world.groups.committed.commit(request, request.topics, effects)
+        [answer] = world.groups.committed.commit(request, request.topics, effects, {topic: by})
         error = ErrorCode(answer.partitions[0].error_code)
     world.carry_out(effects)
     return error
@@ -52,6 +61,21 @@ def test_any_client_commits_to_a_group_without_members(world: World):
     assert commit(world, 3) == ErrorCode.NONE
     assert committed(world) == committed(world.reload()) == 3
     assert world.reload().groups.by_id[GROUP].is_simple
+
+
+def test_who_commits_is_known_to_the_next_coordinator_too(world: World):
+    """The last committer counts. The record of an offset with a time to be kept has no room for it: such a commit deletes nothing."""
+
+    def known(groups: World) -> tuple[str | None, bool]:
+        value = groups.groups.committed.find(GROUP, "t", 0, TOPIC_ID)
+        assert value is not None
+        return value.committer, value.may_delete
+
+    for by in (Committer("User:a", may_delete=True), Committer("User:b"), NO_COMMITTER):
+        assert commit(world, 5, by=by) == ErrorCode.NONE
+        assert known(world) == known(world.reload()) == by
+    assert commit(world, 5, version=4, retention_time_ms=1000, by=Committer("User:a", may_delete=True)) == ErrorCode.NONE
+    assert known(world) == known(world.reload()) == NO_COMMITTER
 
 
 def test_members_commit_with_their_generation(world: World):

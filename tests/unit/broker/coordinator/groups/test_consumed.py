@@ -9,24 +9,31 @@ from typing import Any
 
 import pytest
 
+from lowtide.broker.authorizer.authorizer import ALLOW_ALL
 from lowtide.broker.coordinator.classic.classic_group import ClassicGroup
 from lowtide.broker.coordinator.classic.group_state import GroupState
 from lowtide.broker.coordinator.consumer.consumer_member import ConsumerMember
 from lowtide.broker.coordinator.consumer.share_group import InitializingTopic, KnownStates, ShareGroup
 from lowtide.broker.coordinator.group_settings import GroupSettings
-from lowtide.broker.coordinator.groups.consumed import NOT_CONSUMED, ROWS_PER_STEP, Consumed, ConsumedOffsets
+from lowtide.broker.coordinator.groups.consumed import NOT_CONSUMED, ROWS_PER_STEP, Consumed, ConsumedOffsets, Release
 from lowtide.broker.coordinator.groups.group_shard import Groups
 from lowtide.broker.coordinator.groups.survey import survey
 from lowtide.broker.turns import Turns
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.group_records import OffsetCommitKey, OffsetCommitValue
 from lowtide.protocol.messages.describe_consumed_offsets import ConsumedOffsetsTopic, DescribeConsumedOffsetsResponse
-from lowtide.protocol.types import ZERO_TOPIC_ID
+from lowtide.protocol.types import ZERO_TOPIC_ID, TopicPartition
 
 ONE_SLICE: Any = Turns(None, SimpleNamespace(monotonic_ms=lambda: 0))  # type: ignore[arg-type]
 """No time passes: each response is there at once."""
 
+NOTHING = NOT_CONSUMED.offset, NOT_CONSUMED.group_id
 OLD, NEW = bytes(15) + b"\1", bytes(15) + b"\2"
+
+
+def by(group_id: str, offset: int) -> Consumed:
+    """What one group has consumed that may delete."""
+    return Consumed(offset, group_id, Release(offset, group_id, None))
 
 
 def groups_of(**committed: int) -> Groups:
@@ -37,8 +44,18 @@ def groups_of(**committed: int) -> Groups:
     return groups
 
 
-def commit(groups: Groups, group_id: str, offset: int, *, topic: str = "t", number: int = 0, topic_id: bytes = ZERO_TOPIC_ID) -> None:
-    value = OffsetCommitValue(offset=offset, leader_epoch=-1, metadata="", commit_timestamp=0, expire_timestamp=-1, topic_id=topic_id)
+def commit(  # noqa: PLR0913 - what an offset is kept with
+    groups: Groups,
+    group_id: str,
+    offset: int,
+    *,
+    topic: str = "t",
+    number: int = 0,
+    topic_id: bytes = ZERO_TOPIC_ID,
+    committer: str | None = None,
+    may_delete: bool = False,
+) -> None:
+    value = OffsetCommitValue(offset=offset, metadata="", commit_timestamp=0, topic_id=topic_id, committer=committer, may_delete=may_delete)
     groups.committed.apply(OffsetCommitKey(group=group_id, topic=topic, partition=number), value)
 
 
@@ -70,7 +87,93 @@ def consumed(*coordinators: Groups) -> tuple[int, str | None]:
             for _ in found.take_in(groups, group_id):
                 pass
         told &= found.found["t"][0]
-    return tuple(told)
+    return told.offset, told.group_id
+
+
+def authorized(groups: Groups, *names: str, start: int | None = None) -> Consumed:
+    """The same where there is an authorizer; `names` are the groups that the topic names, `start` is that of a share group."""
+    found = ConsumedOffsets([ConsumedOffsetsTopic(name="t", topic_id=NEW, partitions=[0], groups=list(names))], every_commit_deletes=False)
+    for group_id in dict.fromkeys((*groups.committed.group_ids(), *groups.by_id, *found.named_groups)):
+        for _ in found.take_in(groups, group_id):
+            pass
+    for place in found.shares:
+        found.take_start(place, start)
+    return found.found["t"][0]
+
+
+# Who may delete by committing
+
+
+def test_a_group_without_the_right_to_delete_keeps_and_does_not_release() -> None:
+    groups = groups_of(reader=9)
+    assert authorized(groups) == Consumed(9, "reader")
+    assert not authorized(groups).is_known
+    commit(groups, "owner", 7, committer="User:owner", may_delete=True)
+    assert authorized(groups) == Consumed(7, "owner", Release(7, "owner", "User:owner"))
+    commit(groups, "reader", 4, committer="User:reader")
+    assert authorized(groups) == Consumed(4, "reader", Release(7, "owner", "User:owner")), "its unread records stay"
+    assert authorized(groups).is_known
+
+
+def test_the_last_commit_of_a_group_decides_whether_it_may_delete() -> None:
+    groups = groups_of()
+    commit(groups, "a", 9, committer="User:owner", may_delete=True)
+    assert authorized(groups).is_known
+    commit(groups, "a", 12, committer="User:reader")
+    assert authorized(groups) == Consumed(12, "a")
+
+
+def test_of_several_groups_that_may_delete_the_slowest_releases() -> None:
+    groups = groups_of(reader=5)
+    for group_id, offset in {"b": 8, "a": 8, "c": 20}.items():
+        commit(groups, group_id, offset, committer=f"User:{group_id}", may_delete=True)
+    assert authorized(groups) == Consumed(5, "reader", Release(8, "a", "User:a"))
+
+
+def test_only_groups_that_the_topic_names_count() -> None:
+    """Neither does another group delete, with whatever right, nor does it keep."""
+    groups = groups_of(reader=2, etl=9)
+    commit(groups, "other", 1, committer="User:owner", may_delete=True)
+    add_live(groups, "live", None)
+    add_pending(groups, "pending", 3)
+    assert authorized(groups, "etl") == by("etl", 9)
+    assert authorized(groups, "e*") == by("etl", 9)
+    assert authorized(groups, "etl", "read*") == Consumed(2, "reader", Release(2, "reader", None))
+    assert authorized(groups, "*") == Consumed(-1, "live", Release(1, "other", "User:owner"))
+    assert authorized(groups, "no*") == NOT_CONSUMED
+
+
+def test_a_group_that_is_named_by_its_id_is_waited_for() -> None:
+    """Also before it exists. One of a pattern counts when it is there."""
+    groups = groups_of(etl=9)
+    assert authorized(groups, "etl", "audit") == Consumed(-1, "audit", Release(9, "etl", None))
+    assert authorized(groups, "etl", "audit*") == by("etl", 9)
+    commit(groups, "audit", 4)
+    assert authorized(groups, "etl", "audit") == Consumed(4, "audit", Release(4, "audit", None))
+
+
+def test_a_share_group_keeps_and_releases_only_where_it_is_named() -> None:
+    """Many principals acknowledge, and its state has no committer."""
+    groups = groups_of()
+    share_group(groups, 0)
+    assert authorized(groups, start=7) == Consumed(7, "g")
+    assert authorized(groups, "g", start=7) == by("g", 7)
+    assert authorized(groups, "x", start=7) == Consumed(-1, "x"), "the group that is named has not begun"
+    share_group(groups)
+    assert authorized(groups, "g", start=7) == Consumed(-1, "g"), "it has not begun"
+
+
+def test_a_transaction_carries_who_committed() -> None:
+    groups = groups_of(reader=9)
+    key = OffsetCommitKey(group="a", topic="t", partition=0)
+    value = OffsetCommitValue(offset=6, metadata="", commit_timestamp=0, committer="User:a", may_delete=True)
+    groups.committed.apply_pending(4, key, value, 100)
+    assert not authorized(groups).is_known
+    groups.committed.end_transaction(4, is_commit=True)
+    assert authorized(groups) == Consumed(6, "a", Release(6, "a", "User:a"))
+
+
+# What counts as consumed
 
 
 def test_the_slowest_group_of_all_coordinators_counts() -> None:
@@ -79,7 +182,7 @@ def test_the_slowest_group_of_all_coordinators_counts() -> None:
 
 
 def test_where_no_group_has_committed_nothing_counts() -> None:
-    assert consumed(groups_of(), groups_of()) == NOT_CONSUMED
+    assert consumed(groups_of(), groups_of()) == NOTHING
     assert not NOT_CONSUMED.is_known
 
 
@@ -116,7 +219,7 @@ def test_a_joining_member_may_subscribe_to_any_topic() -> None:
 def test_what_was_committed_for_an_older_topic_of_the_name_does_not_count() -> None:
     groups = groups_of()
     commit(groups, "a", 9, topic_id=OLD)
-    assert consumed(groups) == NOT_CONSUMED
+    assert consumed(groups) == NOTHING
     commit(groups, "b", 4, topic_id=NEW)
     assert consumed(groups) == (4, "b")
     add_live(groups, "a", frozenset({"t"}))
@@ -151,7 +254,7 @@ def test_only_requested_partitions_are_returned(asked: int, committed: int) -> N
         commit(groups, "a", number + 1, number=number, topic="u")
     found = ConsumedOffsets([ConsumedOffsetsTopic(name="t", topic_id=NEW, partitions=list(range(asked)))])
     steps = sum(1 for _ in found.take_in(groups, "a"))
-    assert found.found == {"t": {number: Consumed(number + 1, "a") if number < committed else NOT_CONSUMED for number in range(asked)}}
+    assert found.found == {"t": {number: by("a", number + 1) if number < committed else NOT_CONSUMED for number in range(asked)}}
     assert steps <= 1 + min(asked, committed) // ROWS_PER_STEP + 1
 
 
@@ -165,7 +268,7 @@ class Coordinator:
         self.error: ErrorCode | None = None
         self.uncommitted: list[Any] = []
         self.survey_turn = asyncio.Lock()
-        self.broker = SimpleNamespace(turns=ONE_SLICE)
+        self.broker = SimpleNamespace(turns=ONE_SLICE, authorizer=ALLOW_ALL)
         self.shards = [
             SimpleNamespace(number=number, partition=SimpleNamespace(leader_epoch=10 + number), state=groups, unloaded=False, leads=True)
             for number, groups in enumerate(shards)
@@ -173,6 +276,9 @@ class Coordinator:
 
     def loaded(self) -> Any:
         return self.shards if self.error is None else self.error
+
+    def partition_of(self, group_id: str) -> TopicPartition:
+        return TopicPartition("__consumer_offsets", ord(group_id[-1]) % len(self.shards))
 
     def when_all_committed(self, shard: Any, then: Any) -> None:
         if shard in self.uncommitted:
@@ -211,6 +317,32 @@ def test_it_does_not_cover_partitions_that_may_be_lost_or_are_led_by_another_bro
     assert epochs(told(coordinator)) == {0: 10}
 
 
+def test_a_group_that_is_named_is_waited_for_by_its_coordinator_alone() -> None:
+    """The one whose partition its id belongs to: here `a` to the second, and `b` to the first."""
+    coordinator = Coordinator(groups_of(b=5), groups_of())
+    asked = [ConsumedOffsetsTopic(name="t", topic_id=NEW, partitions=[0], groups=["a", "b"])]
+
+    def rows() -> list[tuple[int, str | None, int, str | None]]:
+        answer = asyncio.run(survey(coordinator, asked))  # type: ignore[arg-type]
+        return [(row.consumed_offset, row.group_id, row.releasing_offset, row.releasing_group_id) for row in answer.topics[0].partitions]
+
+    assert rows() == [(-1, "a", 5, "b")]
+    del coordinator.shards[1]
+    coordinator.partition_of = lambda group_id: TopicPartition("__consumer_offsets", ord(group_id) % 2)  # type: ignore[method-assign]
+    assert rows() == [(5, "b", 5, "b")], "another broker has the other partition"
+
+
+def test_with_an_authorizer_only_commits_that_may_delete_release() -> None:
+    groups = groups_of(a=7)
+    coordinator = Coordinator(groups)
+    coordinator.broker.authorizer = SimpleNamespace(allows_all=False)
+    assert told(coordinator).topics[0].partitions[0].releasing_group_id is None
+    commit(groups, "b", 9, committer="User:b", may_delete=True)
+    row = told(coordinator).topics[0].partitions[0]
+    assert (row.consumed_offset, row.group_id) == (7, "a")
+    assert (row.releasing_offset, row.releasing_group_id, row.committer) == (9, "b", "User:b")
+
+
 def test_a_coordinator_that_is_loading_reports_it() -> None:
     coordinator = Coordinator(groups_of(a=7))
     coordinator.error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -247,7 +379,7 @@ def share_consumed(groups: Groups, start: int | None) -> tuple[int, str | None]:
         pass
     for place in found.shares:
         found.take_start(place, start)
-    return tuple(found.found["t"][0])
+    return found.found["t"][0][:2]
 
 
 def test_a_share_group_counts_with_its_start_offset() -> None:
@@ -258,15 +390,15 @@ def test_a_share_group_counts_with_its_start_offset() -> None:
     share_group(groups, 1, live=True)
     assert share_consumed(groups, 7) == (-1, "g")
     share_group(groups, 0, topic_id=OLD)
-    assert share_consumed(groups, 7) == NOT_CONSUMED, "the states of an older topic of the same name"
+    assert share_consumed(groups, 7) == NOTHING, "the states of an older topic of the same name"
 
 
 def test_an_offset_of_zero_counts_and_one_below_does_not() -> None:
     """A consumer may have committed that it has none."""
     assert consumed(groups_of(a=7, b=0)) == (0, "b")
-    assert Consumed(0, "b").is_known
+    assert by("b", 0).is_known
     assert consumed(groups_of(a=7, b=-1)) == (7, "a")
-    assert consumed(groups_of(b=-1)) == NOT_CONSUMED
+    assert consumed(groups_of(b=-1)) == NOTHING
 
 
 def test_a_group_of_few_topics_counts_among_many_that_are_asked_for() -> None:
@@ -276,7 +408,7 @@ def test_a_group_of_few_topics_counts_among_many_that_are_asked_for() -> None:
     for group_id in "ab":
         for _ in found.take_in(groups, group_id):
             pass
-    assert {name: tuple(rows[0]) for name, rows in found.found.items() if rows[0] != NOT_CONSUMED} == {"t": (7, "a"), "x3": (-1, "b")}
+    assert {name: rows[0][:2] for name, rows in found.found.items() if rows[0] != NOT_CONSUMED} == {"t": (7, "a"), "x3": (-1, "b")}
 
 
 def test_what_is_pending_counts_where_the_committed_offset_is_of_an_older_topic() -> None:
@@ -296,7 +428,7 @@ def test_a_share_group_with_members_counts_with_its_start_offset() -> None:
 def test_a_share_group_keeps_a_partition_whose_state_is_about_to_begin() -> None:
     groups = groups_of()
     share_group(groups)
-    assert share_consumed(groups, 7) == NOT_CONSUMED
+    assert share_consumed(groups, 7) == NOTHING
     initializing = {NEW: InitializingTopic("t", frozenset({0}), 1)}
     groups.by_id["g"].states = KnownStates(initializing=initializing)  # type: ignore[union-attr]
     assert share_consumed(groups, 7) == (-1, "g")
@@ -311,4 +443,4 @@ def test_a_group_is_looked_at_in_steps_of_so_many_offsets(count: int, *, pending
     found = ConsumedOffsets([ConsumedOffsetsTopic(name="t", topic_id=NEW, partitions=list(range(count)))])
     steps = len(list(found.take_in(groups, "a")))
     assert steps == count // ROWS_PER_STEP + (0 if pending else 1)
-    assert set(found.found["t"].values()) == {Consumed(-1 if pending else 5, "a")}
+    assert set(found.found["t"].values()) == {Consumed(-1, "a") if pending else by("a", 5)}

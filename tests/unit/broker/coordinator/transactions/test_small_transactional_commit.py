@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from lowtide.broker.config.broker_config import load_config
 from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.groups.pending_offsets import PENDING_OFFSETS_MAX
 from lowtide.broker.coordinator.transactions.small_transaction import small_end, small_transactional_commit
@@ -47,11 +48,13 @@ class World:
         self.kept += len(records)
         return 100
 
-    def commit(self, *, group: str = GROUP, version: int = 4, partition: int = 1) -> bytes | None:
+    def commit(self, *, group: str = GROUP, version: int = 4, partition: int = 1, **settings: str) -> bytes | None:
         clock = SimpleNamespace(monotonic_ms=lambda: 0, wall_ms=lambda: 5)
         image = MetadataImage(topics={"t": topic("t", HERE, HERE)})
         groups: Any = SimpleNamespace(
-            broker=SimpleNamespace(clock=clock, metadata=SimpleNamespace(image=image)), find=lambda _group_id: self.found, keep=self.keep
+            broker=SimpleNamespace(clock=clock, metadata=SimpleNamespace(image=image), config=load_config(settings=settings)),
+            find=lambda _group_id: self.found,
+            keep=self.keep,
         )
         path = small_transactional_commit(groups, self.verifier)
         assert path is not None
@@ -65,6 +68,13 @@ class World:
 
 def test_an_offset_of_an_open_transaction_is_kept() -> None:
     assert World().commit() == ANSWER
+
+
+def test_offsets_that_are_kept_with_who_committed_them_are_left() -> None:
+    settings = {"log.retention.commitoffset.enable": "true", "log.retention.commitoffset.hours": "1"}
+    assert World().commit(**settings) is None
+    assert World().commit(**settings | {"log.retention.commitoffset.enable": "false"}) == ANSWER
+    assert World().commit(**{"log.retention.commitoffset.enable": "true"}) == ANSWER, "no topic has a time"
 
 
 def test_partitions_that_are_not_there_are_left() -> None:
