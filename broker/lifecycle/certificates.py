@@ -19,6 +19,7 @@ from lowtide.broker.config.tls_settings import PKCS12, Store, TlsListener
 from lowtide.broker.security.principal import ANONYMOUS, USER_TYPE, KafkaPrincipal
 from lowtide.broker.security.principal_mapping import principal_name
 from lowtide.runtime.beside_serving import read_file
+from lowtide.runtime.client_authorities import name_authorities
 from lowtide.runtime.server_tls import (
     ServerMaterial,
     certificate_names,
@@ -46,6 +47,8 @@ class Loaded(msgspec.Struct, frozen=True):
     material: ServerMaterial
     context: ssl.SSLContext
     peer_context: ssl.SSLContext
+    names_authorities: bool = True
+    """Whether clients that are asked for a certificate get the names of those that may have signed it."""
 
 
 class Certificates:
@@ -92,7 +95,7 @@ class Certificates:
     async def load(self) -> None:
         """Read and check all. Errors: OSError, a sentence that names the listener."""
         try:
-            self._loaded = _loaded(self._wanted, await _contents(self._wanted))
+            self._take(_loaded(self._wanted, await _contents(self._wanted)))
         except TlsError as error:
             message = f"the listener {self._name} has no certificate: {error}"
             raise OSError(message) from error
@@ -103,10 +106,19 @@ class Certificates:
 
     def use(self, loaded: Loaded) -> None:
         """From now on new connections use this."""
-        before, self._loaded, self._wanted = self._in_force, loaded, loaded.settings
+        before, self._wanted = self._in_force, loaded.settings
+        self._take(loaded)
         self._refused, self._is_missing = None, False
         if (before.settings, before.contents) != (loaded.settings, loaded.contents):
             self._log.info("renewed certificate is in use", listener=self._name)
+
+    def _take(self, loaded: Loaded) -> None:
+        self._loaded = loaded
+        if not loaded.names_authorities:
+            message = (
+                "clients are asked for a certificate without the names of the authorities: those of another one show it, and are refused"
+            )
+            self._log.warning(message, listener=self._name)
 
     def want(self, settings: TlsListener) -> bool:
         """Have the next `look` take these settings over. Returns whether they are others."""
@@ -194,7 +206,8 @@ def _loaded(settings: TlsListener, contents: Contents) -> Loaded:
     material = ServerMaterial(material.certificate, material.key, material.key_password, authorities)
     context = server_context(material, client_auth=settings.client_auth, protocols=settings.protocols, ciphers=settings.ciphers)
     peer = peer_context(material, protocols=settings.protocols, checks_host=settings.checks_host)
-    return Loaded(settings, contents, material, context, peer)
+    names = settings.client_auth == "none" or name_authorities(context, authorities.decode("ascii"))
+    return Loaded(settings, contents, material, context, peer, names)
 
 
 async def _contents(settings: TlsListener) -> Contents:

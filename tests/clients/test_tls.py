@@ -23,7 +23,7 @@ from lowtide.admin.users import ScramUpsertion
 from lowtide.protocol.scram import SCRAM_MECHANISMS
 
 from .certificate_files import issue, shown_serial, wait_for_another
-from .logging_in import CLIENTS, Client, our_own, says_why
+from .logging_in import CLIENTS, Client, confluent, our_own, says_why
 
 USER, PASSWORD = "alice", "pencil"
 PLAIN = f'org.apache.kafka.common.security.plain.PlainLoginModule required user_{USER}="{PASSWORD}";'
@@ -36,6 +36,7 @@ class World(NamedTuple):
     cluster: LowtideCluster
     folder: Path
     mutual: int
+    requested: int
     logins: int
 
     def common(self, port: int) -> dict[str, Any]:
@@ -67,11 +68,12 @@ def world(tmp_path_factory: pytest.TempPathFactory, authority: trustme.CA) -> It
     authority.issue_cert("alice@example.org", common_name="alice").private_key_and_cert_chain_pem.write_to_path(str(folder / "client.pem"))
     issue(authority, folder)
     config = {
-        "listeners": "SSL://127.0.0.1:0,LOGINS://127.0.0.1:0,PLAINTEXT://127.0.0.1:0",
-        "listener.security.protocol.map": "SSL:SSL,LOGINS:SASL_SSL,PLAINTEXT:PLAINTEXT",
+        "listeners": "SSL://127.0.0.1:0,REQUESTED://127.0.0.1:0,LOGINS://127.0.0.1:0,PLAINTEXT://127.0.0.1:0",
+        "listener.security.protocol.map": "SSL:SSL,REQUESTED:SSL,LOGINS:SASL_SSL,PLAINTEXT:PLAINTEXT",
         "ssl.keystore.type": "PEM",
         "ssl.keystore.location": str(folder / "server.pem"),
         "listener.name.ssl.ssl.client.auth": "required",
+        "listener.name.requested.ssl.client.auth": "requested",
         "ssl.truststore.type": "PEM",
         "ssl.truststore.location": str(folder / "ca.pem"),
         "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
@@ -80,7 +82,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, authority: trustme.CA) -> It
     }
     with LowtideCluster(config=config) as cluster:
         ports = cluster.ports(cluster.broker_ids[0])
-        world = World(cluster, folder, ports["SSL"], ports["LOGINS"])
+        world = World(cluster, folder, ports["SSL"], ports["REQUESTED"], ports["LOGINS"])
         with BlockingAdminClient(world.with_certificate) as client:
             for name, mechanism in SCRAM_MECHANISMS.items():
                 change = ScramUpsertion(mechanism=mechanism, password=PASSWORD, salt=name.encode())
@@ -93,6 +95,20 @@ def test_mutual_tls(world: World, client: Client) -> None:
     assert client(world.with_certificate) == ""
     bare = {key: value for key, value in world.with_certificate.items() if key not in ("ssl.certificate.location", "ssl.key.location")}
     assert "127.0.0.1" in client(bare, refused=True)
+
+
+def test_a_certificate_of_another_authority_is_not_shown(world: World, tmp_path: Path) -> None:
+    """The broker names the authorities that it trusts, and librdkafka shows a certificate of theirs alone, as Java's clients do.
+
+    Where a certificate is requested such a client is served without one, and where it is required it is refused (librdkafka's test 0097).
+    """
+    foreign = str(tmp_path / "foreign.pem")
+    trustme.CA().issue_cert("mallory@example.org", common_name="mallory").private_key_and_cert_chain_pem.write_to_path(foreign)
+    shown = world.with_certificate | {"ssl.certificate.location": foreign, "ssl.key.location": foreign}
+    at_requested = {"bootstrap.servers": f"127.0.0.1:{world.requested}"}
+    assert confluent(shown | at_requested) == ""
+    assert confluent(world.with_certificate | at_requested) == ""
+    assert confluent(shown, refused=True)
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
@@ -180,6 +196,6 @@ def test_pkcs12_and_keys_in_the_configuration(tmp_path: Path, authority: trustme
     }
     with LowtideCluster(config=config) as cluster:
         ports = cluster.ports(cluster.broker_ids[0])
-        world = World(cluster, tmp_path, ports["FIRST"], ports["SECOND"])
+        world = World(cluster, tmp_path, ports["FIRST"], 0, ports["SECOND"])
         assert our_own(world.with_certificate) == ""
         assert our_own(world.common(ports["SECOND"]) | {"security.protocol": "SSL"}) == ""
