@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -79,7 +79,7 @@ def console_settings(bootstrap_server: str | None, command_config: str | None, *
         raise misused(message)
     settings = ConsoleSettings(
         client=replace(client, unused_keys=()),
-        login=Login.PASSWORD if asks else Login.NONE if client.sasl is None and not _has_certificate(client.tls) else Login.TOKEN,
+        login=Login.PASSWORD if asks else Login.TOKEN,
         mechanisms=PASSWORD_MECHANISMS if named is None else (named,),
         write=write,
         version=__version__,
@@ -87,11 +87,6 @@ def console_settings(bootstrap_server: str | None, command_config: str | None, *
     if settings.login is not Login.TOKEN:
         return settings
     return replace(settings, token=f"{system_random().getrandbits(TOKEN_BITS):048x}")
-
-
-def _has_certificate(tls: Any) -> bool:
-    """Whether the settings log in by a certificate: then they are a login too, which others on this machine must not use."""
-    return tls is not None and bool(tls.certificate_file or tls.certificate_text)
 
 
 async def _serve(settings: ConsoleSettings, port: int | None) -> ExitCode:

@@ -71,12 +71,12 @@ class ConsoleServer:
 class LoopbackGate:
     """Lets in what comes from this machine, by its own name, and from no page of another site."""
 
-    async def refusal(self, request: web.Request) -> web.StreamResponse | None:
-        """None where the request may come in."""
+    async def passed(self, request: web.Request) -> web.StreamResponse | str:
+        """Returns an empty name: the site itself asks for logins. An answer refuses the request."""
         from aiohttp import web  # noqa: PLC0415 - imported by then
 
         if comes_from_another_site(request):
             return web.Response(status=403, text="a page of another site may not ask for this\n")
         if not is_local(request) or host_of(request) not in LOOPBACK_NAMES:
             return web.Response(status=421, text="the host is localhost, 127.0.0.1 or [::1], and no proxy is between\n")
-        return None
+        return ""

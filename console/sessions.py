@@ -9,17 +9,18 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-from collections import OrderedDict
-from collections.abc import Callable
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from lowtide.admin.client import AdminClient
-from lowtide.admin.errors import AdminError, AuthenticationFailedError
+from lowtide.admin.errors import AuthenticationFailedError
 from lowtide.console.settings import ConsoleSettings, Login
 from lowtide.console.work import Work
 from lowtide.protocol.client.sasl import SaslSettings
+from lowtide.runtime.failed_logins import FailedLogins
 
 if TYPE_CHECKING:
     from lowtide.runtime.clock import Clock
@@ -34,10 +35,6 @@ IDLE_MS: Final = 30 * 60_000
 AGE_MS_MAX: Final = 12 * 3_600_000
 TOKEN_BITS: Final = 256
 TOKEN_CHARACTERS_MAX: Final = 128
-
-FAILURES_MAX: Final = 10
-FAILURE_WINDOW_MS: Final = 60_000
-"""So many logins may fail in that time; then none is tried until it has passed."""
 
 _BY_PASSWORD: Final = b" by password"
 """Behind such keys, so that no cookie finds their sessions: by cookies a password could be guessed."""
@@ -87,7 +84,7 @@ class Sessions:
         self._ports = ports
         self._by_hash: OrderedDict[bytes, Session] = OrderedDict()
         self._shared: Session | None = None
-        self._failures: list[int] = []
+        self._failures = FailedLogins(ports.clock.monotonic_ms())
         self._opening = asyncio.Lock()
 
     # ------------------------------------------------------------------ those that are there
@@ -115,52 +112,54 @@ class Sessions:
             self._shared = None
 
     # ------------------------------------------------------------------ login
-    async def log_in(self, user: str, password: str, mechanism: str) -> tuple[str, Session]:
+    async def log_in(self, address: str, user: str, password: str, mechanism: str) -> tuple[str, Session]:
         """A session of a user whom the cluster lets in, with its cookie. Errors: NoRoomError, AdminError."""
-        session = await self._opened(user, password, mechanism)
+        session = await self._opened(address, user, password, (mechanism,))
         return self._keep(session), session
 
-    async def _opened(self, user: str, password: str, mechanism: str) -> Session:
-        self._check_room()
+    async def _opened(self, address: str, user: str, password: str, mechanisms: Sequence[str]) -> Session:
+        """By the first mechanism that lets the user in. Errors: as `log_in`."""
+        self._check_room(address, user)
+        *others, last = mechanisms
+        try:
+            for mechanism in others:
+                with suppress(AuthenticationFailedError):
+                    return await self._connected(user, password, mechanism)
+            session = await self._connected(user, password, last)
+        except AuthenticationFailedError:
+            self._failures.failed(address, user, self._ports.clock.monotonic_ms())
+            raise
+        self._failures.succeeded(address, user, self._ports.clock.monotonic_ms())
+        return session
+
+    async def _connected(self, user: str, password: str, mechanism: str) -> Session:
         settings = replace(self._settings.client, sasl=SaslSettings(mechanism=mechanism, username=user, password=password))
         session = self._new(user, settings)
         try:
             await session.client.describe_cluster()
-        except AdminError:
-            self._failures.append(self._ports.clock.monotonic_ms())
-            await session.client.close()
-            raise
         except BaseException:
             await session.client.close()
             raise
         return session
 
-    async def of_password(self, user: str, password: str) -> Session:
+    async def of_password(self, address: str, user: str, password: str) -> Session:
         """The session of a visitor who shows name and password with each request: opened at the first one. Errors: as `log_in`."""
         key = _hash(f"{len(user)} {user} {password}") + _BY_PASSWORD
         async with self._opening:
             self.sweep()
             session = self._by_hash.get(key)
             if session is None:
-                session = await self._logged_in(user, password)
+                session = await self._opened(address, user, password, self._settings.mechanisms)
                 self._put(key, session)
         session.is_as_before(self._ports.clock.monotonic_ms())
         return session
 
-    async def _logged_in(self, user: str, password: str) -> Session:
-        """By the first mechanism that lets the user in. Errors: as `log_in`."""
-        *others, last = self._settings.mechanisms
-        for mechanism in others:
-            with suppress(AuthenticationFailedError):
-                return await self._opened(user, password, mechanism)
-        return await self._opened(user, password, last)
-
-    def open_by_token(self, token: str) -> tuple[str, Session] | None:
+    def open_by_token(self, address: str, token: str) -> tuple[str, Session] | None:
         """A session for who has the token that the command printed; None for another token. Errors: NoRoomError."""
-        self._check_room()
+        self._check_room(address, "")
         expected = self._settings.token or ""
         if not expected or not hmac.compare_digest(token.encode(), expected.encode()):
-            self._failures.append(self._ports.clock.monotonic_ms())
+            self._failures.failed(address, "", self._ports.clock.monotonic_ms())
             return None
         session = self._new(None, self._settings.client)
         return self._keep(session), session
@@ -179,14 +178,9 @@ class Sessions:
         for session in sessions:
             await session.client.close()
 
-    def _check_room(self) -> None:
-        now_ms = self._ports.clock.monotonic_ms()
-        self._failures = [at_ms for at_ms in self._failures if now_ms - at_ms < FAILURE_WINDOW_MS]
-        if len(self._failures) >= FAILURES_MAX:
+    def _check_room(self, address: str, user: str) -> None:
+        if not self._failures.may_try(address, user, self._ports.clock.monotonic_ms()):
             raise NoRoomError("too many logins have failed: try again in a minute")
-        self.sweep()
-        if len(self._by_hash) >= SESSIONS_MAX:
-            raise NoRoomError(f"{SESSIONS_MAX} visitors are logged in: try again later")
 
     def _new(self, user: str | None, settings: object) -> Session:
         make: Callable[[object], AdminClient] = self._settings.make_client
@@ -199,10 +193,22 @@ class Sessions:
         return cookie
 
     def _put(self, key: bytes, session: Session) -> None:
-        own = [each for each, other in self._by_hash.items() if other.user == session.user]
-        for oldest in sorted(own, key=lambda each: self._by_hash[each].used_ms)[: max(0, len(own) - SESSIONS_OF_USER_MAX + 1)]:
+        """Keeps a session. If its user has too many, the least recently used ends; if places lack, one of a user with the most."""
+        self.sweep()
+        counts = Counter(each.user for each in self._by_hash.values())
+        if counts[session.user] >= SESSIONS_OF_USER_MAX:
+            giving_way = {session.user}
+        elif len(self._by_hash) >= SESSIONS_MAX:
+            giving_way = {user for user, count in counts.items() if count == max(counts.values())}
+        else:
+            giving_way = set()
+        oldest = min((each for each, other in self._by_hash.items() if other.user in giving_way), key=self._used_ms, default=None)
+        if oldest is not None:
             self._end(self._by_hash.pop(oldest))
         self._by_hash[key] = session
+
+    def _used_ms(self, key: bytes) -> int:
+        return self._by_hash[key].used_ms
 
     def _end(self, session: Session) -> None:
         self._ports.tasks.spawn(session.client.close(), name="a session of the console ends")

@@ -27,7 +27,7 @@ class Login(Enum):
     PASSWORD = "password"  # noqa: S105 - a kind
     """Name and password of a user of the cluster."""
     TOKEN = "token"  # noqa: S105 - a kind
-    """The token in the address that the command prints: its own login is used, and only who started it may."""
+    """The token in the address that the command prints: its own login is used, and only the user that started it may."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

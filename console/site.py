@@ -31,7 +31,7 @@ from lowtide.console.sessions import AGE_MS_MAX, NoRoomError, Ports, Session, Se
 from lowtide.console.settings import ConsoleSettings, Login
 from lowtide.console.views import VIEWS, seen
 from lowtide.runtime.filesystem import OsFileSystem
-from lowtide.runtime.http_app import decides_itself, lives_long
+from lowtide.runtime.http_app import CLIENT, asks_for_login_itself, decides_itself, lives_long
 from lowtide.runtime.http_origin import is_local
 
 if TYPE_CHECKING:
@@ -76,10 +76,11 @@ class ConsoleSite:
 
     def add_to(self, app: web.Application) -> None:
         """Add the routes."""
-        app.router.add_get("/", self._to_page)
-        app.router.add_get(PATH, self._to_page)
-        app.router.add_get(PATH + "/", self._file)
-        app.router.add_get(PATH + "/{name:(?:css|js|vendor)/[a-z.-]+}", self._file)
+        to_page, file = self._shown(self._to_page), self._shown(self._file)
+        app.router.add_get("/", to_page)
+        app.router.add_get(PATH, to_page)
+        app.router.add_get(PATH + "/", file)
+        app.router.add_get(PATH + "/{name:(?:css|js|vendor)/[a-z.-]+}", file)
         app.router.add_get(PATH + "/api/session", self._guarded(self._session))
         app.router.add_get(PATH + "/api/view/{view}", self._guarded(self._view))
         app.router.add_get(PATH + "/api/events/{view}", lives_long(self._guarded(self._events)))
@@ -93,12 +94,18 @@ class ConsoleSite:
         await self._sessions.close()
         await self._ports.tasks.cancel_all()
 
+    def _shown(self, handler: Handler) -> Handler:
+        """Marks a handler for the gate: it asks for rights, and where visitors log in here it asks for the login too."""
+
+        async def shown(request: web.Request) -> web.StreamResponse:
+            return await handler(request)
+
+        return decides_itself(shown if self._settings.login is Login.NONE else asks_for_login_itself(shown))
+
     # ------------------------------------------------------------------ files
-    @decides_itself
     async def _to_page(self, _request: web.Request) -> web.StreamResponse:
         return web.Response(status=HTTPStatus.FOUND, headers={"Location": PATH + "/", **PAGE_HEADERS})
 
-    @decides_itself
     async def _file(self, request: web.Request) -> web.StreamResponse:
         file = self._files.get(request.match_info.get("name", "index.html"))
         if file is None:
@@ -127,7 +134,7 @@ class ConsoleSite:
                 response.headers["Cache-Control"] = "no-store"
             return response
 
-        return decides_itself(answered)
+        return self._shown(answered)
 
     async def _visitor(self, request: web.Request) -> Session:
         """The session of a request. Errors: RefusedError where it has none."""
@@ -144,7 +151,7 @@ class ConsoleSite:
             return session
         try:
             basic = BasicAuth.decode(authorization, encoding="utf-8")
-            return await self._sessions.of_password(basic.login, basic.password)
+            return await self._sessions.of_password(request[CLIENT], basic.login, basic.password)
         except (ValueError, AuthenticationFailedError):
             return None
         except NoRoomError as error:
@@ -175,7 +182,7 @@ class ConsoleSite:
         given = await _body(request)
         try:
             if self._settings.login is Login.TOKEN:
-                opened = self._sessions.open_by_token(arguments.text(given, "token", longest=128))
+                opened = self._sessions.open_by_token(request[CLIENT], arguments.text(given, "token", longest=128))
                 if opened is None:
                     raise RefusedError(HTTPStatus.UNAUTHORIZED, "This is not the address that the command has printed last.")
                 cookie, _ = opened
@@ -183,7 +190,7 @@ class ConsoleSite:
                 user = arguments.text(given, "user", longest=256)
                 password = arguments.text(given, "password", longest=PASSWORD_CHARACTERS_MAX)
                 mechanism = arguments.choice(given, "mechanism", self._settings.mechanisms, self._settings.mechanisms[0])
-                cookie, _ = await self._sessions.log_in(user, password, mechanism)
+                cookie, _ = await self._sessions.log_in(request[CLIENT], user, password, mechanism)
             else:
                 raise bad("No login is needed here.")
         except AuthenticationFailedError:

@@ -1,7 +1,7 @@
 """What the HTTP server builds on aiohttp. Imported by its thread only: with it comes aiohttp, which takes a quarter of a second.
 
-Around every handler, from the outside in: the rate of its visitor (429), the size of the body (413), the gate, the time (504). Every answer
-gets the headers below, unless the handler has set them itself.
+Around every handler, from the outside in: the rate of its visitor (429), the size of the body (413), the gate, the rate of all that have
+logged in (429), the time (504). Every answer gets the headers below, unless the handler has set them itself.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from aiohttp import web
 
-from lowtide.runtime.http_connection import HttpConnection, Visits
+from lowtide.runtime.addresses import network_of
+from lowtide.runtime.http_connection import HttpConnection
 
 if TYPE_CHECKING:
     from lowtide.runtime.http_site import Gate, Site
+    from lowtide.runtime.http_visits import Visits
 
 BODY_BYTES_MAX: Final = 64 * 1024
 """Of a request."""
@@ -48,8 +50,13 @@ HEADERS: Final = {
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 HandlerT = TypeVar("HandlerT", bound=Callable[..., Awaitable[web.StreamResponse]])
 
+CLIENT: Final = web.RequestKey("client", str)
+"""Where a request has the address of its client, which a trusted proxy may have named."""
+
 _LIVES_LONG: Final = "_lives_long"
 _DECIDES_ITSELF: Final = "_decides_itself"
+_ASKS_FOR_LOGIN: Final = "_asks_for_login"
+_ANSWERS_PROBES: Final = "_answers_probes"
 _KEPT: Final = ("Allow", "Location", "Retry-After")
 """Headers of a refusal that a client needs."""
 
@@ -82,9 +89,30 @@ def decides_itself(handler: HandlerT) -> HandlerT:
     return handler
 
 
+def asks_for_login_itself(handler: HandlerT) -> HandlerT:
+    """Marks a handler that shows nothing without a login of its own, so that the gate asks this machine for none."""
+    setattr(handler, _ASKS_FOR_LOGIN, True)
+    return handler
+
+
+def answers_probes(handler: HandlerT) -> HandlerT:
+    """Marks a handler of health: this machine needs no login, and the requests have a rate of their own."""
+    setattr(handler, _ANSWERS_PROBES, True)
+    return handler
+
+
 def asks_for_rights_itself(request: web.Request) -> bool:
-    """Whether what answers a request is marked so."""
-    return getattr(request.match_info.handler, _DECIDES_ITSELF, False) is True
+    """Returns whether the handler of a request is marked by `decides_itself`."""
+    return _is_marked(request, _DECIDES_ITSELF)
+
+
+def is_open_here(request: web.Request) -> bool:
+    """Returns whether the handler of a request answers this machine without a login."""
+    return _is_marked(request, _ASKS_FOR_LOGIN) or _is_marked(request, _ANSWERS_PROBES)
+
+
+def _is_marked(request: web.Request, mark: str) -> bool:
+    return getattr(request.match_info.handler, mark, False) is True
 
 
 class Answering:
@@ -130,16 +158,21 @@ class Answering:
             connection.on_answered()
 
     async def _answer(self, connection: HttpConnection, request: web.Request, handler: Handler) -> web.StreamResponse:
-        if not self._visits.may_ask(connection.visitor):
+        is_probe = _is_marked(request, _ANSWERS_PROBES)
+        request[CLIENT] = self._visits.proxies.client_of(request)
+        if not self._visits.may_ask(network_of(request[CLIENT]), is_probe=is_probe):
             return _text(429, "too many requests", {"Retry-After": "1"})
         if request.content_length is not None and request.content_length > BODY_BYTES_MAX:
             return _closing(_text(413, f"a body has {BODY_BYTES_MAX} bytes at most"))
-        long = getattr(request.match_info.handler, _LIVES_LONG, False)
         async with asyncio.timeout(REQUEST_S):
-            refusal = await self._gate.refusal(request)
-            if refusal is not None:
-                return refusal
-            if not long:
+            passed = await self._gate.passed(request)
+            if isinstance(passed, web.StreamResponse):
+                return passed
+            if passed:
+                self._visits.on_login(network_of(request[CLIENT]))
+                if not is_probe and not self._visits.may_go_on(passed):
+                    return _text(429, "too many requests", {"Retry-After": "1"})
+            if not _is_marked(request, _LIVES_LONG):
                 return await handler(request)
         return await handler(request)
 

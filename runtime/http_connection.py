@@ -1,28 +1,17 @@
-"""Connections of the HTTP listener, and their limits: how many, how many of one address, how often, how large a head, how slow a peer.
+"""A connection of the HTTP listener, and its limits: how large a head, how slow a peer. `http_visits` has those of all.
 
 An `HttpConnection` stands between a socket and aiohttp's handler, which is made when there is one: until then it keeps what arrives. It
 knows of HTTP only where a head ends, so that a head without an end is cut off by its size and by its time.
-
-Where all places are taken, the connection that is silent for longest gives way if it is between requests; else the new one is closed.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, OrderedDict
-from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING, Final, TypeAlias, cast
+from typing import Final, cast
 
-if TYPE_CHECKING:
-    from lowtide.runtime.clock import Clock
-    from lowtide.runtime.tasks import TaskRegistry
-
-CONNECTIONS_MAX: Final = 64
-ADDRESS_CONNECTIONS_MAX: Final = 16
-
-SILENT_MS: Final = 1_000
-"""A connection that has been silent for so long may give way to another."""
+from lowtide.runtime.addresses import network_of
+from lowtide.runtime.http_visits import Kind, MakeHandler, Visits
 
 HEAD_BYTES_MAX: Final = 32 * 1024
 """Of the first line and all headers of a request."""
@@ -39,34 +28,12 @@ UNREAD_MS: Final = 30_000
 HELD_BYTES_MAX: Final = HEAD_BYTES_MAX
 """What a connection may send before there is what answers it."""
 
-REQUESTS_PER_S: Final = 20
-BURST: Final = 120
-"""Of an address: so many requests a second, and so many at once. A page of a console has some dozens."""
-
-ALL_REQUESTS_PER_S: Final = 100
-ALL_BURST: Final = 400
-
-CONNECTIONS_PER_S: Final = 10
-CONNECTION_BURST: Final = 40
-"""Of an address: so many new connections a second, and so many at once. A handshake of TLS takes a millisecond."""
-
-ALL_CONNECTIONS_PER_S: Final = 50
-ALL_CONNECTION_BURST: Final = 100
-
-_ADDRESSES_MAX: Final = 1024
-"""Addresses whose requests are counted apart; the ones that were silent for longest are forgotten."""
-
-_V6_NETWORK: Final = 4
-"""Groups of an IPv6 address that stand for one visitor, who has the other half to choose from."""
-
 _END: Final = b"\r\n\r\n"
 
 _TOO_LARGE: Final = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Type: text/plain\r\nContent-Length: 0\r\nConnection: close\r\n"
     b"X-Content-Type-Options: nosniff\r\n\r\n"
 )
-
-MakeHandler: TypeAlias = Callable[["HttpConnection"], asyncio.Protocol]
 
 
 class Phase(Enum):
@@ -80,150 +47,6 @@ class Phase(Enum):
     """The head is there, and its answer isn't begun."""
     BUSY = "busy"
     """The request is being answered."""
-
-
-def visitor_of(address: str) -> str:
-    """Whose requests are counted together: an IPv4 address, or the first half of an IPv6 address."""
-    return address if ":" not in address else ":".join(address.split(":")[:_V6_NETWORK])
-
-
-class Rate:
-    """So many a second, and what wasn't used for a while at once."""
-
-    __slots__ = ("_at_ms", "_burst", "_left", "_per_s")
-
-    def __init__(self, now_ms: int, per_s: int, burst: int) -> None:
-        self._at_ms = now_ms
-        self._per_s = per_s
-        self._burst = burst
-        self._left: float = burst
-
-    def has(self, now_ms: int) -> bool:
-        """Whether there is one more now."""
-        self._left = min(self._left + (now_ms - self._at_ms) * self._per_s / 1000, self._burst)
-        self._at_ms = now_ms
-        return self._left >= 1
-
-    def take(self, now_ms: int) -> bool:
-        """Takes one, if there is one."""
-        if not self.has(now_ms):
-            return False
-        self._left -= 1
-        return True
-
-
-class Rates:
-    """A rate for each visitor, and one for all. Bounded: the visitors that were silent for longest are forgotten."""
-
-    __slots__ = ("_all", "_burst", "_by_visitor", "_per_s")
-
-    def __init__(self, now_ms: int, each: tuple[int, int], together: tuple[int, int]) -> None:
-        """`each` and `together` are a rate a second and a burst."""
-        self._per_s, self._burst = each
-        self._all = Rate(now_ms, *together)
-        self._by_visitor: OrderedDict[str, Rate] = OrderedDict()
-
-    def has(self, visitor: str, now_ms: int) -> bool:
-        """Whether there is one more now, for this visitor."""
-        return self._of(visitor, now_ms).has(now_ms) and self._all.has(now_ms)
-
-    def take(self, visitor: str, now_ms: int) -> bool:
-        """Takes one, if there is one for this visitor."""
-        return self._of(visitor, now_ms).take(now_ms) and self._all.take(now_ms)
-
-    def _of(self, visitor: str, now_ms: int) -> Rate:
-        rate = self._by_visitor.pop(visitor, None) or Rate(now_ms, self._per_s, self._burst)
-        self._by_visitor[visitor] = rate
-        if len(self._by_visitor) > _ADDRESSES_MAX:
-            self._by_visitor.popitem(last=False)
-        return rate
-
-
-class Visits:
-    """All connections of a server, and what is counted of them."""
-
-    def __init__(self, clock: Clock, tasks: TaskRegistry, on_made: Callable[[], None]) -> None:
-        self.tasks = tasks
-        self.now_ms = clock.monotonic_ms
-        self.requests_count = 0
-        """Requests that were answered, refused ones too."""
-        self.refused_count = 0
-        """Connections that found no place, and requests that were too many."""
-        self.slow_count = 0
-        """Connections that were ended for being too slow, or for a head that was too large."""
-        self._on_made = on_made
-        self._make_handler: MakeHandler | None = None
-        self._connections: dict[HttpConnection, None] = {}
-        self._by_address: Counter[str] = Counter()
-        now_ms = self.now_ms()
-        self._requests = Rates(now_ms, (REQUESTS_PER_S, BURST), (ALL_REQUESTS_PER_S, ALL_BURST))
-        self._entering = Rates(now_ms, (CONNECTIONS_PER_S, CONNECTION_BURST), (ALL_CONNECTIONS_PER_S, ALL_CONNECTION_BURST))
-
-    @property
-    def count(self) -> int:
-        """Connections that are open."""
-        return len(self._connections)
-
-    def serve(self, make_handler: MakeHandler) -> None:
-        """From now on requests are answered, first those that wait."""
-        self._make_handler = make_handler
-        for connection in list(self._connections):
-            connection.begin(make_handler)
-
-    def enter(self, connection: HttpConnection) -> bool:
-        """Whether a new connection may stay. It leaves, if so."""
-        of_address = self._by_address[connection.visitor]
-        is_one_too_many = of_address >= ADDRESS_CONNECTIONS_MAX or not self._entering.take(connection.visitor, self.now_ms())
-        if is_one_too_many or (len(self._connections) >= CONNECTIONS_MAX and not self._make_room()):
-            self.refused_count += 1
-            return False
-        self._connections[connection] = None
-        self._by_address[connection.visitor] = of_address + 1
-        return True
-
-    def open(self, connection: HttpConnection) -> None:
-        """A connection may be answered: its handshake has ended, if there is one."""
-        if self._make_handler is not None:
-            connection.begin(self._make_handler)
-        self._on_made()
-
-    def leave(self, connection: HttpConnection) -> None:
-        """A connection is gone. A second call does nothing."""
-        if connection not in self._connections:
-            return
-        del self._connections[connection]
-        self._by_address[connection.visitor] -= 1
-        if self._by_address[connection.visitor] <= 0:
-            del self._by_address[connection.visitor]
-
-    def may_ask(self, visitor: str) -> bool:
-        """Counts a request; whether it is one of those that are answered."""
-        self.requests_count += 1
-        if self._requests.take(visitor, self.now_ms()):
-            return True
-        self.refused_count += 1
-        return False
-
-    def end_slow(self) -> None:
-        """End connections whose time is over."""
-        now_ms = self.now_ms()
-        for connection in [each for each in self._connections if each.is_too_slow(now_ms)]:
-            self.slow_count += 1
-            connection.abort()
-
-    def end_all(self) -> None:
-        """End every connection."""
-        for connection in list(self._connections):
-            connection.abort()
-
-    def _make_room(self) -> bool:
-        """Whether a connection could be ended for a new one."""
-        now_ms = self.now_ms()
-        silent = [each for each in self._connections if each.phase is not Phase.BUSY and now_ms - each.since_ms >= SILENT_MS]
-        if not silent:
-            return False
-        min(silent, key=lambda each: each.since_ms).abort()
-        return True
 
 
 class HttpConnection(asyncio.Protocol):
@@ -243,6 +66,8 @@ class HttpConnection(asyncio.Protocol):
         self.address = ""
         """The address of the peer."""
         self.visitor = ""
+        """Whose share it uses."""
+        self.kind = Kind.STRANGER
         self.phase = Phase.IDLE
         self.since_ms = 0
         """When this phase began."""
@@ -253,7 +78,7 @@ class HttpConnection(asyncio.Protocol):
         """Whether there is a place for a connection of this socket's peer."""
         name = transport.get_extra_info("peername")
         self.address = name[0] if name else ""
-        self.visitor = visitor_of(self.address)
+        self.visitor, self.kind = network_of(self.address), self._visits.kind_of(self.address)
         self.since_ms = self._visits.now_ms()
         self._is_in = self._visits.enter(self)
         return self._is_in
@@ -322,6 +147,11 @@ class HttpConnection(asyncio.Protocol):
         """Its answer has ended, and the next request may come."""
         self.answered = True
         self._enter(Phase.IDLE)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request is being answered."""
+        return self.phase is Phase.BUSY
 
     def is_too_slow(self, now_ms: int) -> bool:
         """Whether a head, a request or a reader takes too long."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
-from ipaddress import ip_address
+from collections.abc import Iterable
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import TYPE_CHECKING, Final
+
+from lowtide.runtime.addresses import is_loopback, normal_address
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -13,6 +16,7 @@ LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "::1")
 PASSED_ON: Final = ("Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-Ip")
 """Headers of a proxy: who asked is another than who connected."""
 
+_FORWARDED_FOR: Final = "X-Forwarded-For"
 _HOST: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\[\]:]+))(?::[0-9]+)?")
 
 
@@ -21,14 +25,36 @@ def is_local(request: web.Request) -> bool:
     return is_loopback(request.remote or "") and not any(name in request.headers for name in PASSED_ON)
 
 
-def is_loopback(address: str) -> bool:
-    """Whether a peer is on this machine."""
-    try:
-        found = ip_address(address)
-    except ValueError:
-        return False
-    mapped = getattr(found, "ipv4_mapped", None)
-    return (mapped or found).is_loopback
+class Proxies:
+    """The proxies whose word counts about where a request comes from."""
+
+    def __init__(self, networks: Iterable[str] = ()) -> None:
+        """`networks` are addresses, and networks such as `10.0.0.0/8`. Errors: ValueError."""
+        self._networks: tuple[IPv4Network | IPv6Network, ...] = tuple(ip_network(each) for each in networks)
+
+    def has(self, address: str) -> bool:
+        """Returns whether a proxy is at an address."""
+        found = normal_address(address)
+        return found is not None and any(ip_address(found) in each for each in self._networks)
+
+    def client_of(self, request: web.Request) -> str:
+        """Returns the address of the client: that of the peer, or what proxies that are trusted say in `X-Forwarded-For`.
+
+        Each proxy adds its peer at the end, so the last address that is no trusted proxy is the client's. Those before it may be forged.
+        """
+        address = request.remote or ""
+        for text in reversed(",".join(request.headers.getall(_FORWARDED_FOR, ())).split(",")):
+            if not self.has(address):
+                break
+            match = _HOST.fullmatch(text.strip())
+            named = normal_address(text.strip() if match is None else match[1] or match[2])
+            if named is None:
+                break
+            address = named
+        return address
+
+
+NO_PROXIES: Final = Proxies()
 
 
 def host_of(request: web.Request) -> str:

@@ -2,7 +2,7 @@
 
 It binds with nothing imported. The first connection waits while a thread imports aiohttp and what the sites need; then all that it has sent
 is handed to aiohttp's parser, as with every later connection. `http_site` says what is served and how it is brought, `http_connection` has
-the limits of connections and requests, `http_app` what is built on aiohttp. None of them knows what is served.
+the limits of one connection, `http_visits` those of all, `http_app` what is built on aiohttp. None of them knows what is served.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from lowtide.runtime.http_connection import HttpConnection, Visits
+from lowtide.runtime.http_connection import HttpConnection
+from lowtide.runtime.http_origin import NO_PROXIES, Proxies
 from lowtide.runtime.http_site import GateLoader, SiteLoader, TlsContext
 from lowtide.runtime.http_tls import TlsEntrance
+from lowtide.runtime.http_visits import Visits
 from lowtide.runtime.network import Listener, bound_port, listen
 from lowtide.runtime.worker import ThreadWorker
 
@@ -30,12 +32,15 @@ SWEEP_S: Final = 1.0
 class HttpServer:
     """The sites of one owner, at some addresses. `listen`, then `close`. Used from the event loop only."""
 
-    def __init__(self, gate: GateLoader, sites: Sequence[SiteLoader], clock: Clock, tasks: TaskRegistry, log: Any) -> None:
+    def __init__(
+        self, gate: GateLoader, sites: Sequence[SiteLoader], clock: Clock, tasks: TaskRegistry, log: Any, proxies: Proxies = NO_PROXIES
+    ) -> None:
+        """`proxies` are those whose word counts about who sends a request."""
         self._gate = gate
         self._sites = tuple(sites)
         self._tasks = tasks
         self._log = log
-        self.visits = Visits(clock, tasks, self._wake)
+        self.visits = Visits(clock, tasks, self._wake, proxies)
         """Connections, and what was counted of them and their requests."""
         self._listeners: list[Listener] = []
         self._answering: Answering | None = None

@@ -17,8 +17,8 @@ aiohttp's too, and for reading the files that are served. What it returns has an
 
 What holds for every site: whom the gate refuses never gets to a handler, answers have headers against their misuse, a handler has
 `http_app.REQUEST_S` unless it is marked by `http_app.lives_long`, bodies have `http_app.BODY_BYTES_MAX`, and the limits of
-`http_connection` hold. A site serves no file by its path: what it serves is read when it is loaded, so there is nothing to escape from.
-Handlers run in the event loop: work that takes more than a millisecond goes in slices, or elsewhere.
+`http_connection` and `http_visits` hold. A site serves no file by its path: what it serves is read when it is loaded, so there is
+nothing to escape from. Handlers run in the event loop: work that takes more than a millisecond goes in slices, or elsewhere.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ SiteLoader: TypeAlias = Callable[[], Site]
 class Gate(Protocol):
     """Decides who may come in."""
 
-    async def refusal(self, request: web.Request) -> web.StreamResponse | None:
-        """What a request is answered with instead of what it asks for; None where it may come in."""
+    async def passed(self, request: web.Request) -> web.StreamResponse | str:
+        """Returns as whom the visitor has logged in, empty if no login is needed; or the answer of a request that is refused."""
         ...
 
 

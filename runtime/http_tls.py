@@ -11,10 +11,11 @@ import os
 import socket
 from typing import TYPE_CHECKING, cast
 
-from lowtide.runtime.http_connection import HEAD_MS, HttpConnection, Visits
+from lowtide.runtime.http_connection import HEAD_MS, HttpConnection
 
 if TYPE_CHECKING:
     from lowtide.runtime.http_site import TlsContext
+    from lowtide.runtime.http_visits import Visits
 
 
 class TlsEntrance(asyncio.Protocol):

@@ -15,7 +15,7 @@ import msgspec
 from lowtide.broker.config.connection_overrides import parse_overrides
 from lowtide.broker.config.follower_fetch_rules import check_follower_fetches
 from lowtide.broker.config.group_config import check_groups
-from lowtide.broker.config.http_listeners import HttpListener, http_listeners
+from lowtide.broker.config.http_listeners import HttpListener, http_listeners, trusted_proxies
 from lowtide.broker.config.key import LISTENER_PREFIX, ConfigError, ConfigKey, ImpossibleTogetherError, Type, Value
 from lowtide.broker.config.keys_cluster import CLUSTER_KEYS
 from lowtide.broker.config.keys_groups import GROUP_KEYS
@@ -59,6 +59,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     advertised_listeners: tuple[Listener, ...]
     """The addresses that clients get, by listener names; port 0 stands for the port that was bound."""
     http_listeners: tuple[HttpListener, ...]
+    trusted_proxies: tuple[str, ...]
     secured_listeners: Mapping[str, SecuredListener]
     """How listeners are secured that aren't open to everybody, by their names."""
     inter_broker_login: tuple[str, OwnLogin] | None
@@ -197,6 +198,7 @@ def _typed(values: dict[str, Value], given: Mapping[str, Given], host_name: str)
         listeners=listeners,
         advertised_listeners=advertised,
         http_listeners=of_http,
+        trusted_proxies=trusted_proxies(values),
         secured_listeners=MappingProxyType(dict(secured)),
         inter_broker_login=None if sasl is None else inter_broker_login(values, between, sasl),
         inter_broker_listener=between,

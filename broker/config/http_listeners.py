@@ -1,13 +1,20 @@
-"""Listeners of HTTP: `http://host:port`, and `https://host:port`, which has TLS by the keys `ssl.*` or `listener.name.https.ssl.*`."""
+"""Listeners of HTTP, and who is trusted there.
+
+A listener is `http://host:port`, or `https://host:port`, which has TLS by the keys `ssl.*` or `listener.name.https.ssl.*`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from ipaddress import ip_network
 from typing import Final, NamedTuple
 
 from lowtide.broker.config.key import ImpossibleTogetherError, Value
 
 HTTP_LISTENERS: Final = "http.listeners"
+
+TRUST_LOCAL: Final = "http.trust.local"
+TRUSTED_PROXIES: Final = "http.trusted.proxies"
 
 HTTPS: Final = "HTTPS"
 """The name that stands for these listeners in the names of keys."""
@@ -61,3 +68,18 @@ def http_listeners(values: Mapping[str, Value]) -> tuple[HttpListener, ...]:
             raise ImpossibleTogetherError(message, HTTP_LISTENERS)
         found.append(listener)
     return tuple(found)
+
+
+def trusted_proxies(values: Mapping[str, Value]) -> tuple[str, ...]:
+    """The addresses and networks of `http.trusted.proxies`. Errors: ImpossibleTogetherError."""
+    given = values[TRUSTED_PROXIES]
+    found = given if isinstance(given, tuple) else ()
+    for text in found:
+        try:
+            ip_network(text)
+        except ValueError as error:
+            message = (
+                f"{TRUSTED_PROXIES}={text} is not possible: allowed are addresses and networks, such as 10.0.0.7 or 10.0.0.0/8 ({error})"
+            )
+            raise ImpossibleTogetherError(message, TRUSTED_PROXIES) from None
+    return found

@@ -37,7 +37,13 @@ OWN_KEYS: Final[tuple[ConfigKey, ...]] = (
 
     ConfigKey("http.listeners", Type.LIST, None, Matching(HTTP_LISTENER_PATTERN, "a list of http://host:port or https://host:port, where an empty host is every interface"),
               "Where metrics, health and the console are served, as http://host:port or https://host:port; nowhere when empty. When not set, lowtide serve "
-              "listens on http://127.0.0.1:9644 if that port is free. Other machines need a login.", enforced=True),
+              "listens on http://127.0.0.1:9644 if that port is free. Visitors need a login, but this machine for health.", enforced=True),
+    ConfigKey("http.trust.local", Type.BOOLEAN, "false", None,
+              "Whether requests of this machine need no login at http.listeners for metrics and the console either. Do not set it where other users of the "
+              "machine may not see them, or where a proxy on this machine passes requests on: those may look like requests of the machine.", enforced=True),
+    ConfigKey("http.trusted.proxies", Type.LIST, "", None,
+              "Addresses and networks of proxies in front of http.listeners, such as 10.0.0.7,192.168.0.0/16. Their header X-Forwarded-For says who sends a request, "
+              "for limits and for the audit log. What they pass on is never a request of this machine.", enforced=True),
 
     ConfigKey("console.write", Type.BOOLEAN, "false", None,
               "Whether the console at http.listeners may change what access rules allow its visitors: delete records, set and delete offsets of groups. "

@@ -1,9 +1,12 @@
 """Who may see what a broker serves by HTTP.
 
-From this machine no login is needed; but then the request must name this machine as its host, or a page of another site could reach it by a
-name of its own that resolves to 127.0.0.1, and it must not say that it was passed on for another. All others show a certificate that the
-listener asks for, or log in by name and password (HTTP Basic); a login needs DESCRIBE on the cluster, unless what answers asks
-for rights itself (`http_app.decides_itself`). What a page of another site has a browser fetch is refused.
+Visitors show a certificate that the listener asks for, or log in by name and password (HTTP Basic). A login needs DESCRIBE on the cluster,
+unless the handler asks for rights itself (`http_app.decides_itself`).
+
+From this machine no login is needed for health, for a handler that asks for a login of its own, and with `http.trust.local` for
+everything. A proxy on this machine may pass requests on without saying so, so that they look like requests of this machine; therefore that
+key is off by default. A request without a login must name this machine as its host, or a page of another site could reach it by a name of
+its own that resolves to 127.0.0.1. What a page of another site has a browser fetch is refused.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from aiohttp import web
 
@@ -19,8 +22,8 @@ from lowtide.broker.authorizer.authorizer import Authorizer
 from lowtide.broker.authorizer.resources import CLUSTER, Operation
 from lowtide.broker.http.logins import NAME_CHARACTERS_MAX, Logins, TooManyLoginsError, Visitor
 from lowtide.broker.security.principal import ANONYMOUS, USER_TYPE, KafkaPrincipal, ShownBy
-from lowtide.runtime.http_app import asks_for_rights_itself
-from lowtide.runtime.http_origin import LOOPBACK_NAMES, comes_from_another_site, host_of, is_local
+from lowtide.runtime.http_app import CLIENT, asks_for_rights_itself, is_open_here
+from lowtide.runtime.http_origin import LOOPBACK_NAMES, Proxies, comes_from_another_site, host_of, is_local
 
 VISITOR: Final = web.RequestKey("visitor", Visitor)
 """Where a request has its `Visitor`."""
@@ -31,35 +34,60 @@ LISTENER: Final = "HTTP"
 Identify = Callable[[bytes | None], KafkaPrincipal | None]
 """From a visitor's certificate (DER, or None without one) to its principal; None where it may not come in."""
 
+_LOGIN_HERE: Final = (
+    "a login is needed: name and password of a user of the cluster. If no proxy on this machine passes requests on, "
+    "http.trust.local=true shows this machine everything without one"
+)
 _CHALLENGE: Final = {"WWW-Authenticate": 'Basic realm="Lowtide", charset="UTF-8"'}
 
 
-class Gate:
-    """Lets in who is on this machine, and who has logged in."""
+class LocalTrust(NamedTuple):
+    """What is known of requests that come from this machine."""
 
-    def __init__(self, logins: Logins, authorizer: Authorizer, identify: Identify | None) -> None:
+    is_given: bool
+    """`http.trust.local`."""
+    proxies: Proxies
+    """What they send is sent for others."""
+
+    def trusts(self, peer: str) -> bool:
+        """Returns whether a request of this machine needs no login."""
+        return self.is_given and not self.proxies.has(peer)
+
+
+class Gate:
+    """Decides by logins, and by what this machine may see without one."""
+
+    def __init__(self, logins: Logins, authorizer: Authorizer, identify: Identify | None, local: LocalTrust) -> None:
         """`identify`: None where no certificates are asked for."""
         self._logins = logins
         self._authorizer = authorizer
         self._identify = identify
+        self._local = local
 
-    async def refusal(self, request: web.Request) -> web.StreamResponse | None:
-        """None where the request may come in; then `visitor_of` says who sends it."""
+    async def passed(self, request: web.Request) -> web.StreamResponse | str:
+        """Returns as whom the visitor has logged in, empty if no login is needed; then `visitor_of` says who sends the request."""
         if comes_from_another_site(request):
             return _refusal(403, "a page of another site may not ask for this")
         visitor = self._by_certificate(request) or await self._by_password(request)
         if isinstance(visitor, web.Response):
             return visitor
         if visitor is None:
-            if not is_local(request):
-                return _refusal(401, "a login is needed: name and password of a user of the cluster", _CHALLENGE)
-            if host_of(request) not in LOOPBACK_NAMES:
-                return _refusal(421, "from this machine the host is localhost, 127.0.0.1 or [::1]")
-            visitor = Visitor(ANONYMOUS, request.remote or "", LISTENER)
-        elif not asks_for_rights_itself(request) and not self._authorizer.authorize(visitor, Operation.DESCRIBE, CLUSTER):
+            return self._without_login(request)
+        if not asks_for_rights_itself(request) and not self._authorizer.authorize(visitor, Operation.DESCRIBE, CLUSTER):
             return _refusal(403, f"{visitor.principal} needs DESCRIBE on the cluster")
         request[VISITOR] = visitor
-        return None
+        return "" if is_local(request) else str(visitor.principal)
+
+    def _without_login(self, request: web.Request) -> web.StreamResponse | str:
+        """The same of a request that shows neither a certificate nor a password."""
+        if not is_local(request):
+            return _refusal(401, "a login is needed: name and password of a user of the cluster", _CHALLENGE)
+        if host_of(request) not in LOOPBACK_NAMES:
+            return _refusal(421, "from this machine the host is localhost, 127.0.0.1 or [::1]")
+        if not is_open_here(request) and not self._local.trusts(request.remote or ""):
+            return _refusal(401, _LOGIN_HERE, _CHALLENGE)
+        request[VISITOR] = Visitor(ANONYMOUS, request[CLIENT], LISTENER)
+        return ""
 
     def _by_certificate(self, request: web.Request) -> Visitor | None:
         """Who the certificate says that it is."""
@@ -68,14 +96,14 @@ class Gate:
         principal = None if certificate is None or self._identify is None else self._identify(certificate)
         if principal is None or principal == ANONYMOUS:
             return None
-        return Visitor(principal, request.remote or "", LISTENER, ShownBy.CERTIFICATE)
+        return Visitor(principal, request[CLIENT], LISTENER, ShownBy.CERTIFICATE)
 
     async def _by_password(self, request: web.Request) -> Visitor | web.Response | None:
         """Who it is by name and password; None where there are none."""
         given = request.headers.get("Authorization")
         if given is None:
             return None
-        address, pair = request.remote or "", name_and_password(given)
+        address, pair = request[CLIENT], name_and_password(given)
         try:
             if pair is not None and await self._logins.is_right(address, LISTENER, *pair):
                 return Visitor(KafkaPrincipal(USER_TYPE, pair[0]), address, LISTENER, ShownBy.LOGIN)

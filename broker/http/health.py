@@ -9,7 +9,7 @@ from aiohttp import web
 
 from lowtide.broker.http.readiness import Readiness
 from lowtide.broker.slices import walk_in_slices
-from lowtide.runtime.http_app import decides_itself
+from lowtide.runtime.http_app import answers_probes, decides_itself
 
 IN_SYNC: Final = "in_sync"
 """The word of a query that asks for replicas in sync too, whatever is configured."""
@@ -33,10 +33,12 @@ class HealthSite:
         app.router.add_get("/health/ready", self._ready)
 
     @decides_itself
+    @answers_probes
     async def _live(self, _request: web.Request) -> web.StreamResponse:
         return web.json_response({"live": True})
 
     @decides_itself
+    @answers_probes
     async def _ready(self, request: web.Request) -> web.StreamResponse:
         readiness = self._readiness
         reasons = readiness.reasons()

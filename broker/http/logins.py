@@ -9,33 +9,33 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from lowtide.broker.security.principal import ANONYMOUS, USER_TYPE, KafkaPrincipal, ShownBy
 from lowtide.broker.security.scram import ScramCredentials, mock_credential
 from lowtide.protocol.scram import ScramCredential, ScramMechanism, credential_of, salted_password
+from lowtide.runtime.addresses import network_of
 from lowtide.runtime.clock import Clock
-from lowtide.runtime.http_connection import Rates, visitor_of
+from lowtide.runtime.failed_logins import FailedLogins
 from lowtide.runtime.random import Random
 from lowtide.runtime.worker import Worker, done_by
 
 REMEMBERED_MAX: Final = 64
 REMEMBERED_MS: Final = 300_000
 
-FAILURES_PER_S: Final = 1
-FAILURE_BURST: Final = 10
-"""Of a visitor: so many failed logins a second, and so many at once."""
-
-ALL_FAILURES_PER_S: Final = 20
-ALL_FAILURE_BURST: Final = 100
-
 DELAY_MS_MIN: Final = 100
 """A failure is answered so late at least: longer than the slow step takes."""
 
 WAITING_MAX: Final = 16
 """Logins that may wait for the slow step."""
+
+STRANGERS_WAITING_MAX: Final = 12
+"""Of these, such of users that have not logged in from their address lately."""
+
+VISITOR_WAITING_MAX: Final = 4
+"""Of these, such from one address."""
 
 NAME_CHARACTERS_MAX: Final = 1024
 """Of a name or a password."""
@@ -76,9 +76,8 @@ class Logins:
         self._on_login = on_login
         self._key = random.getrandbits(_KEY_BITS).to_bytes(_KEY_BITS // 8, "big")
         self._remembered: OrderedDict[bytes, tuple[ScramCredential, int]] = OrderedDict()
-        now_ms = clock.monotonic_ms()
-        self._failures = Rates(now_ms, (FAILURES_PER_S, FAILURE_BURST), (ALL_FAILURES_PER_S, ALL_FAILURE_BURST))
-        self._waiting = 0
+        self._failures = FailedLogins(clock.monotonic_ms())
+        self._waiting: Counter[str] = Counter()
         self._turn = asyncio.Semaphore(1)
 
     async def is_right(self, address: str, listener_name: str, user: str, password: str) -> bool:
@@ -88,29 +87,35 @@ class Logins:
         if credential is not None and self._remembers(digest, credential):
             return True
         began_ms = self._clock.monotonic_ms()
-        visitor = visitor_of(address)
-        if self._waiting >= WAITING_MAX or not self._failures.has(visitor, began_ms):
+        if not self._failures.may_try(address, user, began_ms) or not self._may_wait(address, user, began_ms):
             raise TooManyLoginsError
-        proves = await self._proves(mechanism, credential or mock_credential(mechanism, self._credentials, user), password)
+        checked = credential or mock_credential(mechanism, self._credentials, user)
+        proves = await self._proves(network_of(address), mechanism, checked, password)
         if proves and credential is not None and self._of(user)[1] == credential:
             self._remember(digest, credential)
+            self._failures.succeeded(address, user, began_ms)
             self._on_login(Visitor(KafkaPrincipal(USER_TYPE, user), address, listener_name, ShownBy.LOGIN), "")
             return True
-        self._failures.take(visitor, began_ms)
+        self._failures.failed(address, user, began_ms)
         reason = f"HTTP Basic of user {user[:100]!r}: the user is unknown, or the password is wrong"
         self._on_login(Visitor(ANONYMOUS, address, listener_name), reason)
         late_ms = began_ms + max(self._delay_ms(), DELAY_MS_MIN) - self._clock.monotonic_ms()
         await asyncio.sleep(max(late_ms, 0) / 1000)
         return False
 
-    async def _proves(self, mechanism: ScramMechanism, credential: ScramCredential, password: str) -> bool:
-        self._waiting += 1
+    def _may_wait(self, address: str, user: str, now_ms: int) -> bool:
+        places = WAITING_MAX if self._failures.is_known(address, user, now_ms) else STRANGERS_WAITING_MAX
+        return self._waiting[network_of(address)] < VISITOR_WAITING_MAX and self._waiting.total() < places
+
+    async def _proves(self, visitor: str, mechanism: ScramMechanism, credential: ScramCredential, password: str) -> bool:
+        self._waiting[visitor] += 1
         try:
             async with self._turn:
                 salt, iterations = credential.salt, credential.iterations
                 salted = await done_by(self._worker, lambda: salted_password(mechanism, password, salt, iterations))
         finally:
-            self._waiting -= 1
+            self._waiting[visitor] -= 1
+            self._waiting += Counter()  # Forgets those at 0.
         return hmac.compare_digest(credential_of(mechanism, salted, salt, iterations).stored_key, credential.stored_key)
 
     def _of(self, user: str) -> tuple[ScramMechanism, ScramCredential | None]:

@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from lowtide.broker.config.broker_config import BrokerConfig
-from lowtide.broker.config.http_listeners import HTTP_LISTENERS, SERVE_DEFAULT, HttpListener
+from lowtide.broker.config.http_listeners import HTTP_LISTENERS, SERVE_DEFAULT, TRUSTED_PROXIES, HttpListener
 from lowtide.runtime.clock import Clock
-from lowtide.runtime.http_connection import Visits
+from lowtide.runtime.http_origin import Proxies
 from lowtide.runtime.http_server import HttpServer
 from lowtide.runtime.http_site import GateLoader, SiteLoader, TlsContext
+from lowtide.runtime.http_visits import Visits
 from lowtide.runtime.tasks import TaskRegistry
 
 
@@ -25,7 +26,7 @@ class HttpService:
         given = config.given.get(HTTP_LISTENERS)
         self._is_default = given is not None and given.source == SERVE_DEFAULT
         self._log = log
-        self._server = HttpServer(gate, sites, clock, tasks, log)
+        self._server = HttpServer(gate, sites, clock, tasks, log, Proxies(config.trusted_proxies))
         self.addresses: tuple[str, ...] = ()
         """Where it listens, as URLs."""
 
@@ -52,7 +53,7 @@ class HttpService:
                 continue
             self.addresses = (*self.addresses, listener._replace(port=port).text)
         if in_clear := beyond_loopback(self._listeners):
-            remedy = "https://, or an address of this machine behind a proxy"
+            remedy = f"https://, or an address of this machine behind a proxy that is listed in {TRUSTED_PROXIES}"
             self._log.warning("other machines send their passwords to listeners of HTTP in the clear", listeners=in_clear, remedy=remedy)
 
     async def close(self) -> None:

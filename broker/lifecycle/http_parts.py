@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lowtide.broker.config.http_listeners import HTTPS
+from lowtide.broker.config.http_listeners import HTTPS, TRUST_LOCAL
 from lowtide.broker.config.key import number
 from lowtide.broker.http.readiness import Readiness
 from lowtide.broker.http.service import HttpService
 from lowtide.broker.lifecycle.listener_security import ImageCredentials
+from lowtide.runtime.http_origin import Proxies
 from lowtide.runtime.http_site import Site, SiteLoader
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def _load_health(readiness: Readiness) -> Site:
 
 
 def _load_gate(parts: HttpParts) -> Gate:
-    from lowtide.broker.http.gate import Gate  # noqa: PLC0415 - likewise
+    from lowtide.broker.http.gate import Gate, LocalTrust  # noqa: PLC0415 - likewise
     from lowtide.broker.http.logins import Logins  # noqa: PLC0415 - likewise
 
     base, session = parts.base, parts.context.metadata
@@ -70,4 +71,6 @@ def _load_gate(parts: HttpParts) -> Gate:
     credentials, ports = ImageCredentials(lambda: session.image), base.ports
     logins = Logins(credentials, ports.worker, ports.clock, ports.random, delay_ms, on_login)
     https = parts.certificates.by_listener.get(HTTPS)
-    return Gate(logins, parts.context.authorizer, None if https is None else https.identify)
+    config = base.configs.current
+    local = LocalTrust(config.values[TRUST_LOCAL] is True, Proxies(config.trusted_proxies))
+    return Gate(logins, parts.context.authorizer, None if https is None else https.identify, local)

@@ -329,7 +329,7 @@ def visit(url: str) -> tuple[int, str]:
 
 def test_one_address_has_the_metrics_of_all(tmp_path: Path) -> None:
     """Each sample with the id of its broker; one that is away is missing, and then the machine is not ready."""
-    with SeveralProcesses(tmp_path, 2, f"http.listeners=http://{HOST}:0") as several:
+    with SeveralProcesses(tmp_path, 2, f"http.listeners=http://{HOST}:0", "http.trust.local=true") as several:
         several.wait_until_all_serve()
         create(several.bootstrap, "t", 4)
         written = Written(several.bootstrap, "t")

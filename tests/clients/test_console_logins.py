@@ -89,7 +89,12 @@ async def test_the_access_rules_of_the_user_decide(secure: LowtideCluster):
 @asynccontextmanager
 async def served(directory: Path, **given: str) -> AsyncIterator[tuple[Broker, str]]:
     """A broker that serves its own console."""
-    own = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(directory), "http.listeners": "http://127.0.0.1:0"} | given
+    own = {
+        "listeners": "PLAINTEXT://127.0.0.1:0",
+        "log.dirs": str(directory),
+        "http.listeners": "http://127.0.0.1:0",
+        "http.trust.local": "true",
+    } | given
     config = load_config(given={name: Given(value, "test") for name, value in own.items()})
     broker: Broker = Broker(config, real_ports(asyncio.get_running_loop()), quiet_logger(), sites=[lambda: broker_console(broker)])
     await broker.start()

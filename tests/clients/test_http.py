@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from lowtide.broker.config.broker_config import Given, load_config
-from lowtide.broker.config.http_listeners import DEFAULT_HTTP_LISTENERS, HTTP_LISTENERS, SERVE_DEFAULT
+from lowtide.broker.config.http_listeners import DEFAULT_HTTP_LISTENERS, HTTP_LISTENERS, SERVE_DEFAULT, TRUST_LOCAL
 from lowtide.broker.lifecycle.broker import Broker
 from lowtide.broker.lifecycle.local_cluster import LocalCluster
 from lowtide.broker.lifecycle.ports import real_ports
@@ -52,7 +52,9 @@ def taken_port():
 
 
 async def test_health_is_served(tmp_path):
-    async with broker_of(tmp_path, Lines(), **{HTTP_LISTENERS: Given("http://127.0.0.1:0", "test")}) as broker:
+    async with broker_of(
+        tmp_path, Lines(), **{HTTP_LISTENERS: Given("http://127.0.0.1:0", "test"), TRUST_LOCAL: Given("true", "test")}
+    ) as broker:
         (url,) = broker.http_addresses
         async with Visitor(url) as visitor:
             for _ in range(2):  # Also by a connection that is kept.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 import ssl
 from collections.abc import AsyncIterator
@@ -21,7 +22,8 @@ from lowtide.broker.http import gate, logins
 from lowtide.broker.lifecycle.broker import Broker
 from lowtide.broker.lifecycle.ports import real_ports
 from lowtide.protocol.scram import ScramMechanism
-from lowtide.runtime import http_app, http_connection, http_origin
+from lowtide.runtime import failed_logins, http_app, http_connection, http_origin, http_visits
+from lowtide.runtime.http_visits import PLACES, Kind
 from tests.clients.certificate_files import issue
 from tests.clients.test_http import Lines
 from tests.http_visitor import Visitor, visit
@@ -120,9 +122,9 @@ async def test_who_fails_too_often_is_not_looked_at(tmp_path, far, monkeypatch):
         (url,) = broker.http_addresses
         statuses = []
         async with Visitor(url) as visitor:
-            for number in range(logins.FAILURE_BURST + 20):
+            for number in range(failed_logins.FAILURE_BURST + 20):
                 statuses.append((await visitor.ask(PATH, Authorization=basic("alice", f"guess{number}"))).status)
-        assert statuses[: logins.FAILURE_BURST] == [401] * logins.FAILURE_BURST
+        assert statuses[: failed_logins.FAILURE_BURST] == [401] * failed_logins.FAILURE_BURST
         assert 429 in statuses
         other = Visitor(url, source="127.0.0.2")  # Another address isn't concerned.
         async with other as visitor:
@@ -164,6 +166,76 @@ async def test_a_proxy_on_this_machine_does_not_open_it_to_others(tmp_path):
     async with visited(tmp_path) as broker:
         for header in http_origin.PASSED_ON:
             assert (await visit(broker.http_addresses[0], PATH, **{header: "for=192.0.2.1"})).status == 401
+
+
+FIGURES = "/figures"
+
+
+class Figures:
+    """A site that says who asks."""
+
+    def add_to(self, app):
+        app.router.add_get(FIGURES, self.figures)
+
+    async def figures(self, request):
+        visitor = gate.visitor_of(request)
+        return http_app.web.Response(text=f"{visitor.principal} {visitor.client_address}")
+
+
+async def test_a_proxy_on_this_machine_that_says_nothing_opens_health_alone(tmp_path):
+    """By default: nginx adds no header by itself, so what it passes on looks like a request of this machine."""
+    async with visited(tmp_path, sites=[Figures]) as broker:
+        (url,) = broker.http_addresses
+        assert (await visit(url, PATH)).status == 200
+        refused = await visit(url, FIGURES)
+        assert refused.status == 401
+        assert b"http.trust.local" in refused.body
+        assert (await visit(url, "/nothing")).status == 401
+        await add_user(broker, "alice", "secret")
+        assert (await visit(url, FIGURES, Authorization=basic("alice", "secret"))).body == b"User:alice 127.0.0.1"
+
+
+async def test_this_machine_is_trusted_where_the_configuration_says_so(tmp_path):
+    async with visited(tmp_path, sites=[Figures], http_trust_local="true") as broker:
+        (url,) = broker.http_addresses
+        assert (await visit(url, FIGURES)).body == b"User:ANONYMOUS 127.0.0.1"
+        assert (await visit(url, FIGURES, X_Forwarded_For="127.0.0.1")).status == 401
+
+
+async def test_a_trusted_proxy_names_its_clients_and_is_never_this_machine(tmp_path):
+    async with visited(tmp_path, sites=[Figures], http_trust_local="true", http_trusted_proxies="127.0.0.1") as broker:
+        (url,) = broker.http_addresses
+        assert (await visit(url, FIGURES)).status == 401
+        await add_user(broker, "alice", "secret")
+        login = {"Authorization": basic("alice", "secret")}
+        assert (await visit(url, FIGURES, X_Forwarded_For="127.0.0.1, 192.0.2.7", **login)).body == b"User:alice 192.0.2.7"
+        async with Visitor(url) as proxy:
+            flooded = {(await proxy.ask(FIGURES, X_Forwarded_For="198.51.100.1")).status for _ in range(http_visits.BURST + 200)}
+        assert flooded == {401, 429}
+        assert (await visit(url, FIGURES, X_Forwarded_For="192.0.2.7", **login)).status == 200
+
+
+async def test_strangers_starve_neither_a_probe_nor_a_user(tmp_path, monkeypatch):
+    """Whatever they ask, and however many connections they hold: health answers, and so do users who have logged in."""
+    monkeypatch.setattr(http_visits, "CONNECTION_BURST", 1_000)
+    async with visited(tmp_path, sites=[Figures]) as broker, AsyncExitStack() as stack:
+        (url,) = broker.http_addresses
+        await add_user(broker, "alice", "secret")
+        login = {"Authorization": basic("alice", "secret")}
+        assert (await visit(url, FIGURES, **login)).status == 200
+        strangers = []
+        for number in range(40):
+            for _ in range(2):
+                strangers.append(await stack.enter_async_context(Visitor(url, source=f"127.0.1.{number + 1}")))
+        for _ in range(http_visits.ALL_BURST // 20):
+            for stranger in strangers[: PLACES[Kind.STRANGER]]:
+                with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+                    await stranger.ask(FIGURES, X_Forwarded_For="203.0.113.9")
+        for _ in range(30):
+            assert (await visit(url, PATH)).status == 200
+            assert (await visit(url, FIGURES, **login)).status == 200
+        async with Visitor(url) as user:
+            assert (await user.ask(PATH)).status == 200
 
 
 async def test_pages_of_other_sites_get_nothing(tmp_path):
@@ -255,16 +327,16 @@ async def test_a_body_is_bounded(tmp_path):
     "path", ["/../../../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "/..%2f..%2fetc%2fpasswd", "/health/../../etc/passwd", "/\\..\\x", "/%00"]
 )
 async def test_paths_lead_nowhere(tmp_path, path):
-    async with visited(tmp_path) as broker, Visitor(broker.http_addresses[0]) as visitor:
+    async with visited(tmp_path, http_trust_local="true") as broker, Visitor(broker.http_addresses[0]) as visitor:
         answer = await visitor.ask(path)
         assert answer.status in (400, 404)
         assert b"root" not in answer.body
 
 
 async def test_connections_are_bounded_and_silent_ones_give_way(tmp_path, monkeypatch):
-    monkeypatch.setattr(http_connection, "SILENT_MS", 0)
-    monkeypatch.setattr(http_connection, "CONNECTION_BURST", 1000)
-    monkeypatch.setattr(http_connection, "ALL_CONNECTION_BURST", 1000)
+    monkeypatch.setattr(http_visits, "SILENT_MS", 0)
+    monkeypatch.setattr(http_visits, "CONNECTION_BURST", 1000)
+    monkeypatch.setattr(http_visits, "ALL_CONNECTION_BURST", 1000)
     async with visited(tmp_path) as broker, AsyncExitStack() as stack:
         (url,) = broker.http_addresses
         visits = broker.serving.http.visits
@@ -272,14 +344,13 @@ async def test_connections_are_bounded_and_silent_ones_give_way(tmp_path, monkey
             for _ in range(20):
                 await stack.enter_async_context(Visitor(url, source=f"127.0.0.{number + 2}"))
         assert (await visit(url, PATH)).status == 200
-        assert visits.count <= http_connection.CONNECTIONS_MAX
-        assert visits.refused_count >= 6 * (20 - http_connection.ADDRESS_CONNECTIONS_MAX)
+        assert visits.count <= PLACES[Kind.STRANGER] + PLACES[Kind.HERE]
 
 
 async def test_too_many_requests_are_refused(tmp_path):
     async with visited(tmp_path) as broker, Visitor(broker.http_addresses[0]) as visitor:
-        answers = [await visitor.ask(PATH) for _ in range(http_connection.BURST + 200)]
-        assert all(each.status == 200 for each in answers[: http_connection.BURST])
+        answers = [await visitor.ask(PATH) for _ in range(http_visits.BURST + 200)]
+        assert all(each.status == 200 for each in answers[: http_visits.BURST])
         refused = [each for each in answers if each.status == 429]
         assert refused
         assert refused[0].headers["retry-after"] == "1"
@@ -301,7 +372,7 @@ async def test_a_handler_that_hangs_or_fails_costs_its_request(tmp_path, monkeyp
         async def fails(self, _request):
             raise ValueError("a secret of the broker")
 
-    async with visited(tmp_path, sites=[Site]) as broker:
+    async with visited(tmp_path, sites=[Site], http_trust_local="true") as broker:
         (url,) = broker.http_addresses
         assert (await visit(url, "/hangs")).status == 504
         failed = await visit(url, "/fails")
@@ -329,7 +400,7 @@ async def test_a_reader_that_reads_nothing_is_cut_off(tmp_path, monkeypatch):
             finally:
                 ended.set()
 
-    async with visited(tmp_path, sites=[Site]) as broker, Visitor(broker.http_addresses[0]) as visitor:
+    async with visited(tmp_path, sites=[Site], http_trust_local="true") as broker, Visitor(broker.http_addresses[0]) as visitor:
         visitor.writer.transport.pause_reading()
         await visitor.send(b"GET /endless HTTP/1.1\r\nHost: localhost\r\n\r\n")
         async with asyncio.timeout(30):

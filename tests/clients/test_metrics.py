@@ -11,13 +11,13 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from lowtide.broker.config.broker_config import Given
-from lowtide.broker.config.http_listeners import HTTP_LISTENERS
+from lowtide.broker.config.http_listeners import HTTP_LISTENERS, TRUST_LOCAL
 from tests.http_visitor import Visitor
 
 from .test_http import Lines, broker_of
 
 TOPIC = "measured"
-HTTP = {HTTP_LISTENERS: Given("http://127.0.0.1:0", "test")}
+HTTP = {HTTP_LISTENERS: Given("http://127.0.0.1:0", "test"), TRUST_LOCAL: Given("true", "test")}
 RECORDS, DELETED, COMMITTED = 100, 60, 40
 
 

@@ -30,7 +30,9 @@ def port() -> int:
 
 @pytest.fixture(scope="module")
 def broker(port: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LowtideProcess]:
-    with LowtideProcess(tmp_path_factory.mktemp("lowtide") / "data", http_listeners=f"http://127.0.0.1:{port}") as process:
+    with LowtideProcess(
+        tmp_path_factory.mktemp("lowtide") / "data", http_listeners=f"http://127.0.0.1:{port}", http_trust_local="true"
+    ) as process:
         yield process
 
 

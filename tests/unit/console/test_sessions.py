@@ -12,8 +12,6 @@ from lowtide.admin.errors import AuthenticationFailedError
 from lowtide.admin.settings import ClientSettings
 from lowtide.console.sessions import (
     AGE_MS_MAX,
-    FAILURE_WINDOW_MS,
-    FAILURES_MAX,
     IDLE_MS,
     SESSIONS_MAX,
     SESSIONS_OF_USER_MAX,
@@ -22,9 +20,11 @@ from lowtide.console.sessions import (
     Sessions,
 )
 from lowtide.console.settings import ConsoleSettings, Login
+from lowtide.runtime.failed_logins import FAILURE_BURST
 from lowtide.runtime.tasks import TaskRegistry
 
-NAME_AND_PASSWORD = ("alice", "right", "SCRAM-SHA-512")
+ADDRESS = "192.0.2.1"
+NAME_AND_PASSWORD = (ADDRESS, "alice", "right", "SCRAM-SHA-512")
 
 
 class FakeClock:
@@ -85,19 +85,27 @@ async def test_cookies_differ():
 async def test_a_wrong_password_has_no_session():
     world = World()
     with pytest.raises(AuthenticationFailedError):
-        await world.sessions.log_in("alice", "wrong", "PLAIN")
+        await world.sessions.log_in(ADDRESS, "alice", "wrong", "PLAIN")
     assert world.clients[0].closed
 
 
 async def test_failed_logins_are_bounded_in_time():
     world = World()
-    for _ in range(FAILURES_MAX):
+    for _ in range(FAILURE_BURST):
         with pytest.raises(AuthenticationFailedError):
-            await world.sessions.log_in("alice", "wrong", "PLAIN")
+            await world.sessions.log_in(ADDRESS, "alice", "wrong", "PLAIN")
     with pytest.raises(NoRoomError):
         await world.sessions.log_in(*NAME_AND_PASSWORD)
-    assert len(world.clients) == FAILURES_MAX
-    world.clock.now_ms += FAILURE_WINDOW_MS
+    assert len(world.clients) == FAILURE_BURST
+    world.clock.now_ms += 1_000
+    await world.sessions.log_in(*NAME_AND_PASSWORD)
+
+
+async def test_wrong_passwords_of_one_user_do_not_keep_out_others():
+    world = World()
+    for _ in range(FAILURE_BURST):
+        with pytest.raises(AuthenticationFailedError):
+            await world.sessions.log_in(ADDRESS, "mallory", "wrong", "PLAIN")
     await world.sessions.log_in(*NAME_AND_PASSWORD)
 
 
@@ -123,12 +131,22 @@ async def test_a_user_has_a_few_sessions_and_the_oldest_gives_way():
     assert [world.sessions.found(cookie) is not None for cookie in cookies] == [False] + [True] * SESSIONS_OF_USER_MAX
 
 
-async def test_all_sessions_are_bounded():
+async def test_all_sessions_are_bounded_and_the_least_recently_used_gives_way():
     world = World()
+    cookies = []
+    for number in range(SESSIONS_MAX + 1):
+        cookies.append((await world.sessions.log_in(ADDRESS, f"user-{number}", "right", "PLAIN"))[0])
+        world.clock.now_ms += 1
+    assert [world.sessions.found(cookie) is not None for cookie in cookies] == [False] + [True] * SESSIONS_MAX
+
+
+async def test_users_with_many_sessions_give_way_to_one_with_none():
+    world = World()
+    first = (await world.sessions.log_in(*NAME_AND_PASSWORD))[0]
     for number in range(SESSIONS_MAX):
-        await world.sessions.log_in(f"user-{number}", "right", "PLAIN")
-    with pytest.raises(NoRoomError):
-        await world.sessions.log_in(*NAME_AND_PASSWORD)
+        world.clock.now_ms += 1
+        await world.sessions.log_in(ADDRESS, f"user-{number % 4}", "right", "PLAIN")
+    assert world.sessions.found(first) is not None
 
 
 async def test_logging_out_ends_it():
@@ -145,15 +163,15 @@ async def test_logging_out_ends_it():
 async def test_the_token_of_the_address_opens_it():
     world = World(Login.TOKEN, "secret")
     assert world.sessions.found(None) is None
-    assert world.sessions.open_by_token("other") is None
-    assert world.sessions.open_by_token("\u00e9") is None
-    cookie, session = world.sessions.open_by_token("secret")
+    assert world.sessions.open_by_token(ADDRESS, "other") is None
+    assert world.sessions.open_by_token(ADDRESS, "\u00e9") is None
+    cookie, session = world.sessions.open_by_token(ADDRESS, "secret")
     assert world.sessions.found(cookie) is session
 
 
 async def test_without_a_token_none_is_the_right_one():
     world = World(Login.TOKEN)
-    assert world.sessions.open_by_token("") is None
+    assert world.sessions.open_by_token(ADDRESS, "") is None
 
 
 async def test_where_no_login_is_needed_all_share_one():
@@ -167,13 +185,13 @@ async def test_where_no_login_is_needed_all_share_one():
 async def test_a_password_with_each_request_has_one_session():
     """And no cookie finds it: otherwise passwords could be tried without a login that fails."""
     world = World()
-    first, second = await asyncio.gather(*(world.sessions.of_password("alice", "right") for _ in range(2)))
+    first, second = await asyncio.gather(*(world.sessions.of_password(ADDRESS, "alice", "right") for _ in range(2)))
     assert first is second
     assert len(world.clients) == 1
     assert world.sessions.found("5 alice right") is None
     with pytest.raises(AuthenticationFailedError):
-        await world.sessions.of_password("alice", "wrong")
+        await world.sessions.of_password(ADDRESS, "alice", "wrong")
     with pytest.raises(NoRoomError):
-        for _ in range(FAILURES_MAX):
+        for _ in range(FAILURE_BURST):
             with suppress(AuthenticationFailedError):
-                await world.sessions.of_password("alice", "wrong")
+                await world.sessions.of_password(ADDRESS, "alice", "wrong")

@@ -7,8 +7,10 @@ import asyncio
 import pytest
 
 from lowtide.broker.lifecycle.local_cluster import http_listeners_of
-from lowtide.runtime import http_connection
-from lowtide.runtime.http_connection import HEAD_BYTES_MAX, HEAD_MS, IDLE_MS, HttpConnection, Phase, Rate, Rates, Visits, visitor_of
+from lowtide.runtime import http_visits
+from lowtide.runtime.http_connection import HEAD_BYTES_MAX, HEAD_MS, IDLE_MS, HttpConnection, Phase
+from lowtide.runtime.http_origin import Proxies
+from lowtide.runtime.http_visits import PLACES, Kind, KnownVisitors, Rate, Rates, Visits
 from lowtide.runtime.tasks import TaskRegistry
 
 
@@ -47,7 +49,7 @@ class Socket:
 class World:
     def __init__(self) -> None:
         self.clock = Clock()
-        self.visits = Visits(self.clock, TaskRegistry(lambda *_: None), lambda: None)
+        self.visits = Visits(self.clock, TaskRegistry(lambda *_: None), lambda: None, Proxies(["10.0.0.0/8"]))
 
     def connect(self, address: str = "192.0.2.1") -> tuple[HttpConnection, Socket]:
         connection, socket = HttpConnection(self.visits), Socket(address)
@@ -79,16 +81,63 @@ def test_rates_of_many_addresses_are_bounded():
     assert len(rates._by_visitor) == 1024
 
 
-@pytest.mark.parametrize(
-    ("address", "visitor"), [("192.0.2.1", "192.0.2.1"), ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2"), ("2001:db8:1:2:9::1", "2001:db8:1:2")]
-)
-def test_a_visitor_has_a_network_of_ipv6(address, visitor):
-    assert visitor_of(address) == visitor
+async def test_each_kind_of_visitor_has_places_of_its_own():
+    """Strangers that take all of theirs keep out neither this machine, nor proxies, nor who has logged in."""
+    world = World()
+    world.visits.on_login("192.0.2.1")
+    for number in range(PLACES[Kind.STRANGER]):
+        world.connect(f"198.51.100.{number}")[0].on_request()
+        world.clock.now_ms += 50
+    assert world.connect("198.51.100.250")[1].is_ended
+    for address, kind in {"127.0.0.1": Kind.HERE, "::1": Kind.HERE, "10.1.2.3": Kind.PROXY, "192.0.2.1": Kind.KNOWN}.items():
+        connection, socket = world.connect(address)
+        assert (connection.kind, socket.is_ended) == (kind, False)
+    assert world.connect("127.0.0.2")[0].kind is Kind.STRANGER
+
+
+async def test_a_visitor_with_many_connections_gives_way_to_one_with_few():
+    world = World()
+    many = [world.connect(f"198.51.100.{number % 2}") for number in range(PLACES[Kind.STRANGER])]
+    for connection, _ in many:
+        connection.data_received(b"G")
+    newcomer, socket = world.connect("198.51.100.7")
+    assert not socket.is_ended
+    assert [each.is_ended for _, each in many].count(True) == 1
+    assert world.visits.count == PLACES[Kind.STRANGER]
+
+
+async def test_a_stranger_that_logs_in_is_one_no_more():
+    world = World()
+    connection, _ = world.connect("192.0.2.1")
+    assert connection.kind is Kind.STRANGER
+    world.visits.on_login(connection.visitor)
+    assert connection.kind is Kind.KNOWN
+    world.clock.now_ms += http_visits.KNOWN_MS
+    assert world.visits.kind_of("192.0.2.1") is Kind.STRANGER
+
+
+def test_probes_and_those_who_have_logged_in_have_rates_of_their_own():
+    world = World()
+    assert [world.visits.may_ask("a", is_probe=False) for _ in range(http_visits.BURST + 1)][-1] is False
+    assert world.visits.may_ask("a", is_probe=True)
+    for number in range(100):
+        for _ in range(http_visits.BURST + 1):
+            world.visits.may_ask(f"stranger {number}", is_probe=False)
+    assert world.visits.may_go_on("User:alice")
+    assert [world.visits.may_go_on("User:mallory") for _ in range(http_visits.BURST + 1)][-1] is False
+    assert world.visits.may_go_on("User:alice")
+
+
+def test_visitors_that_are_known_are_bounded():
+    known = KnownVisitors()
+    for number in range(2_000):
+        known.add(f"10.0.{number}", 0)
+    assert (known.has("10.0.1", 0), known.has("10.0.1999", 0)) == (False, True)
 
 
 async def test_places_of_an_address_are_bounded_and_come_free():
     world = World()
-    made = [world.connect() for _ in range(http_connection.ADDRESS_CONNECTIONS_MAX)]
+    made = [world.connect() for _ in range(http_visits.ADDRESS_CONNECTIONS_MAX)]
     assert world.connect()[1].is_ended
     made[0][0].connection_lost(None)
     assert not world.connect()[1].is_ended
@@ -98,28 +147,28 @@ async def test_places_of_an_address_are_bounded_and_come_free():
 async def test_new_connections_are_paced():
     world = World()
     ended = []
-    for _ in range(http_connection.CONNECTION_BURST + 5):
+    for _ in range(http_visits.CONNECTION_BURST + 5):
         connection, socket = world.connect()
         ended.append(socket.is_ended)
         connection.connection_lost(None)
-    assert ended == [False] * http_connection.CONNECTION_BURST + [True] * 5
+    assert ended == [False] * http_visits.CONNECTION_BURST + [True] * 5
 
 
 async def test_the_one_that_is_silent_for_longest_gives_way():
     world = World()
     made = []
-    for number in range(http_connection.CONNECTIONS_MAX):
+    for number in range(PLACES[Kind.STRANGER]):
         made.append(world.connect(f"192.0.2.{number}"))
         world.clock.now_ms += 50
     made[0][0].on_request()
     assert not world.connect("198.51.100.1")[1].is_ended
     assert [socket.is_ended for _, socket in made[:3]] == [False, True, False]
-    assert world.visits.count == http_connection.CONNECTIONS_MAX
+    assert world.visits.count == PLACES[Kind.STRANGER]
 
 
 async def test_where_all_are_busy_a_new_one_finds_no_place():
     world = World()
-    for number in range(http_connection.CONNECTIONS_MAX):
+    for number in range(PLACES[Kind.STRANGER]):
         world.connect(f"192.0.2.{number}")[0].on_request()
         world.clock.now_ms += 50
     world.clock.now_ms += 60_000

@@ -14,8 +14,8 @@ import uvloop
 from aiohttp import web
 
 from lowtide.runtime.clock import SystemClock
-from lowtide.runtime.http_connection import CONNECTION_BURST
 from lowtide.runtime.http_server import HttpServer
+from lowtide.runtime.http_visits import CONNECTION_BURST
 from lowtide.runtime.tasks import TaskRegistry
 
 HOST = "localhost"
@@ -25,8 +25,8 @@ AUTHORITY = trustme.CA()
 
 
 class OpenGate:
-    async def refusal(self, _request: web.Request) -> web.StreamResponse | None:
-        return None
+    async def passed(self, _request: web.Request) -> web.StreamResponse | str:
+        return ""
 
 
 def context() -> ssl.SSLContext:

@@ -1,0 +1,45 @@
+"""Addresses of the Internet Protocol, in one form.
+
+An address has many spellings: Java writes `0:0:0:0:0:0:0:1` for `::1`, and a socket of both versions `::ffff:10.0.0.7` for `10.0.0.7`.
+Code that compares addresses compares their normal forms.
+"""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Final
+
+NETWORK_BITS: Final = 48
+"""The leading bits of an IPv6 address that stand for one visitor: a provider gives a customer up to a /48 (RFC 6177)."""
+
+
+def normal_address(text: str) -> str | None:
+    """Returns an address as RFC 5952 writes it, IPv4 in IPv6 as IPv4, without a scope; None if the text is no address."""
+    found = _parsed(text)
+    return None if found is None else str(found)
+
+
+def network_of(address: str) -> str:
+    """Returns whose share an address uses: an IPv4 address its own, an IPv6 address that of its /48."""
+    found = _parsed(address)
+    if found is None:
+        return address
+    if isinstance(found, IPv4Address):
+        return str(found)
+    kept = int(found) >> (found.max_prefixlen - NETWORK_BITS) << (found.max_prefixlen - NETWORK_BITS)
+    return f"{IPv6Address(kept)}/{NETWORK_BITS}" if not found.is_loopback else str(found)
+
+
+def is_loopback(address: str) -> bool:
+    """Returns whether an address is one of this machine's own."""
+    found = _parsed(address)
+    return found is not None and found.is_loopback
+
+
+def _parsed(text: str) -> IPv4Address | IPv6Address | None:
+    try:
+        found = ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
+    return mapped or found
