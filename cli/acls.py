@@ -20,6 +20,7 @@ from lowtide.cli.printing import Output, plural, print_json, print_table, printa
 from lowtide.cli.results import report_each
 from lowtide.metadata.records import AclRecord
 from lowtide.protocol.acl_values import AclOperation, AclPattern, AclPermission, AclResourceType
+from lowtide.runtime.addresses import in_normal_form
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="List, allow, deny, remove and explain rules of access control.")
 
@@ -158,7 +159,7 @@ async def explain(call: NetworkCall, user: User, operation: Operations, resource
     super_users, open_by_default = await _authorizer_settings(call)
     principal = principal_of(user)
     index = AclIndex.of(AclRecord(*acl) for acl in acls)
-    decision = decide(index, principal, host, operations[0], Resource(kind, name))
+    decision = decide(index, principal, in_normal_form(host), operations[0], Resource(kind, name))
     rule = None if decision.rule is None else Acl(*_typed(decision.rule))
     if principal in super_users:
         allowed, reason, rule = True, f"{principal} is in super.users, which no rule limits", None

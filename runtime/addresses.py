@@ -19,6 +19,11 @@ def normal_address(text: str) -> str | None:
     return None if found is None else str(found)
 
 
+def in_normal_form(text: str) -> str:
+    """Returns the normal form of an address, and any other text as it is."""
+    return normal_address(text) or text
+
+
 def network_of(address: str) -> str:
     """Returns whose share an address uses: an IPv4 address its own, an IPv6 address that of its /48."""
     found = _parsed(address)

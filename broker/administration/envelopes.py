@@ -19,6 +19,7 @@ from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.headers import read_request_header, read_response_header, request_header, response_header
 from lowtide.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse, PrincipalData
 from lowtide.protocol.schema import ApiMessage
+from lowtide.runtime.addresses import in_normal_form
 
 _VERSION: Final = struct.Struct(">h")
 _PRINCIPAL_VERSION: Final = 0
@@ -111,4 +112,4 @@ def _address_bytes(address: str) -> bytes:
 
 def _address_of(data: bytes) -> str:
     family = _FAMILIES.get(len(data))
-    return data.decode(errors="replace") if family is None else socket.inet_ntop(family, data)
+    return data.decode(errors="replace") if family is None else in_normal_form(socket.inet_ntop(family, data))

@@ -14,6 +14,7 @@ import msgspec
 from lowtide.broker.authorizer.acls import EVERYBODY, WILDCARD, PatternType, Permission
 from lowtide.broker.authorizer.resources import Operation, Resource, ResourceType
 from lowtide.metadata.records import AclRecord
+from lowtide.runtime.addresses import in_normal_form
 
 Pattern = tuple[int, int, str]
 """Resource type, pattern type, name."""
@@ -97,7 +98,8 @@ EMPTY: Final = AclIndex({})
 
 
 def _is_of(acl: AclRecord, principal: str, host: str) -> bool:
-    return acl.principal in (principal, EVERYBODY) and acl.host in (host, WILDCARD)
+    """Whether a rule is about a principal at an address in its normal form. Rules of older versions may have another spelling."""
+    return acl.principal in (principal, EVERYBODY) and (acl.host in (host, WILDCARD) or in_normal_form(acl.host) == host)
 
 
 def _covers(acl: AclRecord, operation: Operation) -> bool:

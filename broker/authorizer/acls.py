@@ -15,6 +15,7 @@ from lowtide.metadata.records import AclRecord
 from lowtide.protocol.acl_values import AclPattern, AclPermission
 from lowtide.protocol.messages.delete_acls import DeleteAclsFilter
 from lowtide.protocol.messages.describe_acls import DescribeAclsRequest
+from lowtide.runtime.addresses import in_normal_form, normal_address
 
 WILDCARD: Final = "*"
 """As the name of a literal pattern: all resources of the type. As a host: any."""
@@ -49,6 +50,8 @@ def fault_of(acl: AclRecord) -> str | None:  # noqa: PLR0911  one for each
         return f"Invalid permissionType {acl.permission}"
     if not acl.host:
         return "The host should not be empty"
+    if acl.host != WILDCARD and normal_address(acl.host) is None:
+        return f"The host {acl.host} is no IP address, so the rule would match no client; allowed are an address and {WILDCARD}"
     try:
         parse_principal(acl.principal)
     except ValueError as error:
@@ -94,7 +97,7 @@ class AclFilter(msgspec.Struct, frozen=True):
         return (
             self._matches_pattern(acl)
             and self.principal in (None, acl.principal)
-            and self.host in (None, acl.host)
+            and (self.host is None or in_normal_form(self.host) == in_normal_form(acl.host))
             and self.operation in (Operation.ANY, acl.operation)
             and self.permission in (Permission.ANY, acl.permission)
         )

@@ -1,7 +1,8 @@
 """CreateAcls: v1-v3.
 
 Behaviour: creates rules of access control, and answers when all brokers decide by them. A rule that is there already is created too, as in
-Kafka. At most a hundred rules are one change, which is made whole or not at all.
+Kafka. A host is kept in the normal form of its address, and one that is neither an address nor `*` is refused; Kafka compares text. At most
+a hundred rules are one change, which is made whole or not at all.
 
 Version notes: v1 has pattern types, v2 is flexible, v3 has user resources.
 
@@ -22,6 +23,7 @@ from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.create_acls import AclCreation, AclCreationResult, CreateAclsRequest, CreateAclsResponse
 from lowtide.replication.refusal import Refusal
+from lowtide.runtime.addresses import in_normal_form
 
 DISABLED = Refusal(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")
 
@@ -51,7 +53,7 @@ def _acl(asked: AclCreation) -> AclRecord:
         asked.resource_name,
         asked.resource_pattern_type,
         asked.principal,
-        asked.host,
+        in_normal_form(asked.host),
         asked.operation,
         asked.permission_type,
     )

@@ -30,6 +30,7 @@ from lowtide.broker.request_context import RequestContext
 from lowtide.broker.security.principal import ANONYMOUS, KafkaPrincipal, ShownBy
 from lowtide.protocol.errors import TooManyRowsError
 from lowtide.protocol.headers import REQUEST_HEADER_BYTES_MIN
+from lowtide.runtime.addresses import in_normal_form
 
 TURN_NS = 2_000_000
 """How long requests of one connection are executed while others may wait; the one that is begun is finished."""
@@ -62,7 +63,8 @@ class Connection(RunTaking):
         """Set the socket up and count it."""
         self._transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
-        self.client_address, self.peer = (peer[0], f"{peer[0]}:{peer[1]}") if isinstance(peer, tuple) else ("", str(peer or ""))
+        is_address = isinstance(peer, tuple)
+        self.client_address, self.peer = (in_normal_form(peer[0]), f"{peer[0]}:{peer[1]}") if is_address else ("", str(peer or ""))
         self.local_address = (transport.get_extra_info("sockname") or ())[:2] or None
         self._transport.set_write_buffer_limits(high=0)
         host = self._host

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from lowtide.broker.quotas.quota_entity import QuotaEntity, check_quota, described, entity_of, entity_text
+from lowtide.broker.quotas.quota_entity import IP, QuotaEntity, check_quota, described, entity_of, entity_text, parse_entity
 from lowtide.metadata import keys
 from lowtide.metadata.changes import FENCES, ChangePlan, Step
 from lowtide.metadata.config_image import NOTHING_SET
@@ -45,23 +45,35 @@ def plan_quota_changes(image: MetadataImage, entries: Sequence[AlterClientQuotas
     """What these entries change. Refusals of an entry: INVALID_REQUEST, POLICY_VIOLATION."""
     refusals: list[Refusal | None] = []
     wanted: dict[QuotaEntity, dict[str, str]] = {}
+    odd = _odd_spellings(image) if any(part.entity_type == IP for entry in entries for part in entry.entity) else {}
     for entry in entries:
         entity = entity_of((part.entity_type, part.entity_name) for part in entry.entity)
         if isinstance(entity, Refusal):
             refusals.append(entity)
             continue
-        changed = _changed(image, entity, entry)
+        changed = _changed(image, entity, entry, odd.get(entity, ()))
         if entity in wanted:
             changed = Refusal(ErrorCode.INVALID_REQUEST, f"Ignoring duplicate entity {described(entity)}")
         refusals.append(changed if isinstance(changed, Refusal) else None)
         if not isinstance(changed, Refusal):
             wanted[entity] = changed
-    return QuotaChanges(tuple(refusals), _plan(image, wanted), tuple(wanted.items()))
+    return QuotaChanges(tuple(refusals), _plan(image, wanted, odd), tuple(wanted.items()))
 
 
-def _changed(image: MetadataImage, entity: QuotaEntity, entry: AlterClientQuotasEntry) -> dict[str, str] | Refusal:
+def _odd_spellings(image: MetadataImage) -> Mapping[QuotaEntity, Sequence[str]]:
+    """Returns the addresses that an older version kept in another form than the normal one: a change brings them to the normal form."""
+    found: dict[QuotaEntity, list[str]] = {}
+    for text in image.client_quotas:
+        if text.startswith(f"{IP}="):
+            entity = parse_entity(text)
+            if entity_text(entity) != text:
+                found.setdefault(entity, []).append(text)
+    return found
+
+
+def _changed(image: MetadataImage, entity: QuotaEntity, entry: AlterClientQuotasEntry, odd: Sequence[str]) -> dict[str, str] | Refusal:
     """What is set on the entity after the entry's changes."""
-    current = image.client_quotas.get(entity_text(entity), NOTHING_SET).configs
+    current = next((image.client_quotas[text].configs for text in (entity_text(entity), *odd) if text in image.client_quotas), {})
     values = dict(current)
     seen = set()
     for operation in entry.ops:
@@ -80,10 +92,13 @@ def _changed(image: MetadataImage, entity: QuotaEntity, entry: AlterClientQuotas
     return values
 
 
-def _plan(image: MetadataImage, wanted: Mapping[QuotaEntity, Mapping[str, str]]) -> ChangePlan:
+def _plan(image: MetadataImage, wanted: Mapping[QuotaEntity, Mapping[str, str]], odd: Mapping[QuotaEntity, Sequence[str]]) -> ChangePlan:
     """Any broker may make it, controller or not: it compares all that it relies on."""
     writes: list[tuple[Put | Delete, Compare]] = []
     for entity, values in wanted.items():
+        for spelling in odd.get(entity, ()):
+            key = keys.client_quotas(spelling)
+            writes.append((Delete(key), Compare(key, "modify", "==", image.client_quotas[spelling].revision)))
         text = entity_text(entity)
         current = image.client_quotas.get(text, NOTHING_SET)
         if values == current.configs:

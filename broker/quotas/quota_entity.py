@@ -5,7 +5,6 @@ Pure. Source: KIP-546; Kafka's `ClientQuotaControlManager`.
 
 from __future__ import annotations
 
-import ipaddress
 import math
 from collections.abc import Iterable, Mapping
 from typing import Final, TypeAlias
@@ -13,6 +12,7 @@ from urllib.parse import quote, unquote
 
 from lowtide.protocol.errors import ErrorCode
 from lowtide.replication.refusal import Refusal
+from lowtide.runtime.addresses import in_normal_form, normal_address
 
 USER: Final = "user"
 CLIENT_ID: Final = "client-id"
@@ -44,7 +44,7 @@ def entity_of(pairs: Iterable[tuple[str, str | None]]) -> QuotaEntity | Refusal:
         problem = f"Invalid client quota entity, duplicate entity entry {kind}" if kind in named else _name_problem(kind, name)
         if problem is not None:
             return _refused(problem)
-        named[kind] = name
+        named[kind] = normal_name(kind, name)
     if not named:
         return _refused("Invalid empty client quota entity")
     if IP in named and len(named) > 1:
@@ -61,7 +61,7 @@ def _name_problem(kind: str, name: str | None) -> str | None:
         return f"Empty {kind} not supported"
     if len(name) > NAME_LENGTH_MAX:
         return f"The name of the {kind} has {len(name)} characters, {NAME_LENGTH_MAX} are allowed"
-    return f"{name} is not an IP address: Lowtide resolves no host names here" if kind == IP and not _is_address(name) else None
+    return f"{name} is not an IP address: Lowtide resolves no host names here" if kind == IP and normal_address(name) is None else None
 
 
 def check_quota(entity: QuotaEntity, key: str, value: float) -> Refusal | None:
@@ -82,9 +82,9 @@ def entity_text(entity: QuotaEntity) -> str:
 
 
 def parse_entity(text: str) -> QuotaEntity:
-    """The inverse of `entity_text`."""
+    """The inverse of `entity_text`. An address gets its normal form, which older versions did not write."""
     pairs = (part.partition("=") for part in text.split("&"))
-    return tuple((kind, unquote(name) if is_named else None) for kind, is_named, name in pairs)
+    return tuple((kind, normal_name(kind, unquote(name)) if is_named else None) for kind, is_named, name in pairs)
 
 
 def described(entity: QuotaEntity) -> str:
@@ -103,12 +103,9 @@ def parse_values(configs: Mapping[str, str]) -> dict[str, float]:
     return values
 
 
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
+def normal_name(kind: str, name: str | None) -> str | None:
+    """Returns the name in the one form that is compared: an address in its normal form."""
+    return name if name is None or kind != IP else in_normal_form(name)
 
 
 def _refused(message: str) -> Refusal:

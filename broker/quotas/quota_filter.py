@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from lowtide.broker.quotas.quota_entity import CLIENT_ID, IP, USER, QuotaEntity
+from lowtide.broker.quotas.quota_entity import CLIENT_ID, IP, USER, QuotaEntity, normal_name
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_client_quotas import (
     MATCH_ANY,
@@ -38,7 +38,7 @@ def filter_of(components: Iterable[DescribeClientQuotasComponent]) -> Filter | R
         refusal = _check(component)
         if refusal is not None:
             return refusal
-        wanted[kind] = _ANY if component.match_type == MATCH_ANY else component.match
+        wanted[kind] = _ANY if component.match_type == MATCH_ANY else normal_name(kind, component.match)
     if IP in wanted and len(wanted) > 1:
         return Refusal(ErrorCode.INVALID_REQUEST, "An ip in a filter cannot be combined with a user or a client-id.")
     return wanted

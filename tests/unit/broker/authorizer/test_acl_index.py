@@ -47,6 +47,8 @@ def rule(
         ([rule("+t", host="10.0.0.2")], "t", False),
         ([rule("+t", host="10.0.0.0/24")], "t", False),
         ([rule("+t"), rule("-t", host=HOST)], "t", False),
+        ([rule("+t"), rule("-t", host="::ffff:10.0.0.1")], "t", False),
+        ([rule("+t"), rule("-t", host="0:0:0:0:0:ffff:a00:1")], "t", False),
         ([rule("+t", Operation.ALL)], "t", True),
         ([rule("+t"), rule("-t", Operation.ALL)], "t", False),
         ([rule("+t"), rule("-t", Operation.WRITE)], "t", True),

@@ -30,6 +30,9 @@ GOOD = AclRecord(2, "t", 3, "User:a", "*", 3, 3)
         {"permission": 0},
         {"permission": 1},
         {"host": ""},
+        {"host": "10.0.0.0/8"},
+        {"host": "broker-1"},
+        {"host": "[::1]"},
         {"principal": "a"},
         {"principal": ""},
         {"principal": "User:"},
@@ -64,6 +67,7 @@ LITERAL, STAR, PREFIX = GOOD, replace(GOOD, resource_name="*"), replace(GOOD, re
         (AclFilter(resource_type=3), []),
         (AclFilter(principal="User:b"), []),
         (AclFilter(host="10.0.0.1"), []),
+        (AclFilter(host="*"), [LITERAL, STAR, PREFIX]),
         (AclFilter(operation=2), []),
         (AclFilter(permission=2), []),
         (AclFilter(2, "t", 3, "User:a", "*", 3, 3), [LITERAL]),
@@ -77,3 +81,10 @@ def test_what_a_filter_means(wanted: AclFilter, found: list[AclRecord]) -> None:
 @pytest.mark.parametrize("change", [{"resource_type": 0}, {"resource_type": 8}, {"pattern_type": 5}, {"operation": 0}, {"permission": 4}])
 def test_filters_that_there_are_not(change: dict[str, int]) -> None:
     assert AclFilter(**change).fault
+
+
+def test_a_filter_finds_every_spelling_of_an_address() -> None:
+    """Those of rules of older versions too. What is no address is found as it is written, so that such a rule can be removed."""
+    acls = [replace(GOOD, host=host) for host in ("::1", "0:0:0:0:0:0:0:1", "broker-1")]
+    assert [AclFilter(host="::0001").matches(acl) for acl in acls] == [True, True, False]
+    assert [AclFilter(host="broker-1").matches(acl) for acl in acls] == [False, False, True]

@@ -179,11 +179,11 @@ def test_each_address_has_the_limit_and_some_have_an_override():
 
 
 def test_overrides_are_read_as_kafka_writes_them():
-    assert parse_overrides({OVERRIDES: "127.0.0.1:200, ::1:7,[fe80::1]:8", PER_IP: 5}) == {"127.0.0.1": 200, "::1": 7, "fe80::1": 8}
+    assert parse_overrides({OVERRIDES: "127.0.0.1:200, ::1:7,[FE80:0::1]:8", PER_IP: 5}) == {"127.0.0.1": 200, "::1": 7, "fe80::1": 8}
     assert load_config(settings={OVERRIDES: "127.0.0.1:200", PER_IP: "0"}).max_connections_per_ip == 0
 
 
-@pytest.mark.parametrize("text", ["127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:-1", "some.host:5"])
+@pytest.mark.parametrize("text", ["127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:-1", "some.host:5", "127.0.1:5", "abc:5"])
 def test_a_wrong_override_refuses_the_start(text: str):
     with pytest.raises(ConfigError, match=OVERRIDES):
         load_config(settings={OVERRIDES: text})

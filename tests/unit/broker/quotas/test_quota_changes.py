@@ -75,3 +75,15 @@ def test_there_is_a_limit_of_entities() -> None:
     full = MetadataImage(client_quotas={f"user=u{number}": ConfigImage({RATE: "1.0"}, 1) for number in range(ENTITIES_SET_MAX)})
     planned = plan_quota_changes(full, [entry("one more", (RATE, 5.0)), entry("u1", (RATE, 7.0))])
     assert [None if refusal is None else refusal.error_code for refusal in planned.refusals] == [ErrorCode.POLICY_VIOLATION, None]
+
+
+def test_an_address_has_one_quota_however_it_is_written() -> None:
+    """What an older version kept in another spelling goes with the next change."""
+    rate, odd, normal = "connection_creation_rate", "ip=0%3A0%3A0%3A0%3A0%3A0%3A0%3A1", keys.client_quotas("ip=%3A%3A1")
+    written = plan_quota_changes(EMPTY, [entry("0:0:0:0:0:0:0:1", (rate, 5.0), kind="ip")])
+    assert written.plan.steps[0].operations == (Put(normal, b'{"connection_creation_rate":"5.0"}'),)
+    before = MetadataImage(revision=9, client_quotas={odd: ConfigImage({rate: "5.0"}, 7)})
+    removed = plan_quota_changes(before, [entry("::1", (rate, None), kind="ip")])
+    assert [step.operations for step in removed.plan.steps] == [(Delete(keys.client_quotas(odd)),)]
+    changed = plan_quota_changes(before, [entry("::01", (rate, 6.0), kind="ip")])
+    assert set(changed.plan.steps[0].operations) == {Delete(keys.client_quotas(odd)), Put(normal, b'{"connection_creation_rate":"6.0"}')}
