@@ -23,6 +23,13 @@ if TYPE_CHECKING:
 TOKENS_MAX: Final = 10_000
 """How many tokens there may be: every broker has all of them in memory, about a kilobyte each. Kafka has no limit."""
 
+REQUESTER_TOKENS_MAX: Final = 2_000
+"""How many of them one principal may have created, for itself or for others."""
+
+RESERVED_TOKENS: Final = 1_000
+FEW_TOKENS: Final = 10
+"""The last `RESERVED_TOKENS` are for principals that have created fewer than `FEW_TOKENS`, so that several users together keep no other out."""
+
 RENEWERS_MAX: Final = 100
 NAME_BYTES_MAX: Final = 1_024
 """Design limits, of one token and of each principal that it names."""
@@ -41,9 +48,17 @@ def check_names(token: TokenRecord) -> Refusal | None:
 
 
 def plan_new_token(image: MetadataImage, key: bytes, token: TokenRecord) -> ChangePlan | Refusal:
-    """How a token comes to be there. Refusals: POLICY_VIOLATION for too many in all."""
-    if len(image.tokens) >= TOKENS_MAX:
-        return Refusal(ErrorCode.POLICY_VIOLATION, f"There are {len(image.tokens)} delegation tokens; there may be {TOKENS_MAX}.")
+    """How a token comes to be there. Refusals: POLICY_VIOLATION for too many of its requester, and for too many in all."""
+    own, count = sum(kept.token.requester == token.requester for kept in image.tokens.values()), len(image.tokens)
+    if own >= REQUESTER_TOKENS_MAX:
+        message = f"{token.requester} has created {own} of the delegation tokens that there are; {REQUESTER_TOKENS_MAX} are allowed."
+        return Refusal(ErrorCode.POLICY_VIOLATION, message)
+    if count >= TOKENS_MAX or (own >= FEW_TOKENS and count >= TOKENS_MAX - RESERVED_TOKENS):
+        message = (
+            f"There are {count} delegation tokens; there may be {TOKENS_MAX}, the last {RESERVED_TOKENS} of them of principals that have "
+            f"created fewer than {FEW_TOKENS}."
+        )
+        return Refusal(ErrorCode.POLICY_VIOLATION, message)
     return _plan(Put(key, encode(token)), Compare(key, "modify", "==", ABSENT))
 
 

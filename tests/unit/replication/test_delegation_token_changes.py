@@ -12,8 +12,11 @@ from lowtide.metadata.store import ABSENT, Compare, Delete, Put
 from lowtide.metadata.token_image import TokenImage
 from lowtide.protocol.errors import ErrorCode
 from lowtide.replication.delegation_token_changes import (
+    FEW_TOKENS,
     NAME_BYTES_MAX,
     RENEWERS_MAX,
+    REQUESTER_TOKENS_MAX,
+    RESERVED_TOKENS,
     STEP_TOKENS,
     TOKENS_MAX,
     check_names,
@@ -57,6 +60,28 @@ def test_only_tokens_that_have_ended_are_swept_by_the_controller() -> None:
     assert plan_sweep_of_tokens(MetadataImage(tokens=tokens), 99) is NO_CHANGE
     many = {b"%d" % number: KEPT for number in range(STEP_TOKENS + 1)}
     assert len(plan_sweep_of_tokens(MetadataImage(tokens=many), 100).steps[0].operations) == STEP_TOKENS
+
+
+def tokens_of(counts: dict[str, int]) -> MetadataImage:
+    made = {name: TokenImage(msgspec.structs.replace(TOKEN, requester=name), 7) for name in counts}
+    return MetadataImage(tokens={f"{name} {number}".encode(): made[name] for name, count in counts.items() for number in range(count)})
+
+
+def is_refused(image: MetadataImage, requester: str) -> bool:
+    planned = plan_new_token(image, KEY, msgspec.structs.replace(TOKEN, owner="User:other", requester=requester))
+    assert not isinstance(planned, Refusal) or planned.error_code == ErrorCode.POLICY_VIOLATION
+    return isinstance(planned, Refusal)
+
+
+def test_no_user_takes_the_tokens_of_others() -> None:
+    """Neither one alone, which has a share, nor several together: the last ones are for those with few."""
+    greedy = tokens_of({"User:mallory": REQUESTER_TOKENS_MAX})
+    assert (is_refused(greedy, "User:mallory"), is_refused(greedy, "User:alice")) == (True, False)
+    shares = {f"User:{number}": REQUESTER_TOKENS_MAX for number in range(4)}
+    together = tokens_of({**shares, "User:4": TOKENS_MAX - RESERVED_TOKENS - 4 * REQUESTER_TOKENS_MAX})
+    assert [is_refused(together, name) for name in ("User:0", "User:4", "User:alice")] == [True, True, False]
+    few = tokens_of({**shares, "User:4": 1_000, "User:alice": FEW_TOKENS - 1, "User:bob": FEW_TOKENS})
+    assert [is_refused(few, name) for name in ("User:alice", "User:bob")] == [False, True]
 
 
 def test_there_are_not_any_number_of_tokens_nor_of_renewers() -> None:
