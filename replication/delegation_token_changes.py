@@ -28,7 +28,7 @@ REQUESTER_TOKENS_MAX: Final = 2_000
 
 RESERVED_TOKENS: Final = 1_000
 FEW_TOKENS: Final = 10
-"""The last `RESERVED_TOKENS` are for principals that have created fewer than `FEW_TOKENS`, so that several users together keep no other out."""
+"""The last `RESERVED_TOKENS` are for principals that have created fewer than `FEW_TOKENS`: several users together keep no other out."""
 
 RENEWERS_MAX: Final = 100
 NAME_BYTES_MAX: Final = 1_024

@@ -5,8 +5,8 @@ ago or before; else of the one that was silent for longest, `IDLE_MS` at least. 
 the listener of the brokers takes the place of any client's: brokers never wait for clients, if they have a listener of their own.
 
 Connections whose clients have still to log in go first, the oldest of them, when they are `LOGIN_MS` old; and they have half of the places
-at most. So those who can't log in never take the place of those who can, and have to open connections all the time to keep others from
-their half.
+at most. If none is that old, one of the visitor that has the most of them gives way to a visitor that has fewer. So those who can't log in
+never take the place of those who can, and those of one address don't keep others from their half.
 
 A connection that isn't admitted is accepted and closed at once. Kafka stops accepting instead, so that a client that holds all connections
 keeps all others out.
@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import msgspec
 
 from lowtide.broker.config.connection_overrides import OVERRIDES, PER_IP, parse_overrides
+from lowtide.runtime.addresses import network_of
 
 if TYPE_CHECKING:
     from lowtide.broker.config.broker_config import BrokerConfig
@@ -43,6 +44,9 @@ LOGIN_MS: Final = 1_000
 LOGIN_SHARE: Final = 2
 """One place in so many is for connections without their login, but `LOGINS_MIN` of them always, if there are as many."""
 LOGINS_MIN: Final = 16
+
+CROWD_MS: Final = 100
+"""How often connections that have still to log in are counted by visitor, at most: each time looks at all of them."""
 
 _CANDIDATES: Final = 64
 """The connections that are looked for together: each look visits all connections."""
@@ -112,6 +116,10 @@ class Admission:
         """Closed already, and counted until the event loop lets go of their sockets."""
         self._candidates: deque[Admitted] = deque()
         self._looked_ms = -SILENT_MS
+        self._crowd: deque[Admitted] = deque()
+        """Connections, oldest first, of the visitor that had the most without a login when they were counted last."""
+        self._login_counts: Counter[str] = Counter()
+        self._crowd_counted_ms = -CROWD_MS
 
     def follow(self, limits: ConnectionLimits) -> None:
         """From now on these limits hold. No open connection is closed by them."""
@@ -129,7 +137,8 @@ class Admission:
         if refused is not None:
             pass
         elif connection in logins and len(logins) > limits.logins and not is_brokers:
-            refused = self._give_way(f"{limits.logins} connections have still to log in", self._late_login(logins))
+            victim = self._late_login(logins) or self._of_crowd(logins, network_of(address))
+            refused = self._give_way(f"{limits.logins} connections have still to log in", victim)
         elif len(connections) - len(self._leaving) > limits.total:
             victim = self._late_login(logins) or self._victim(connections, of_any_age=is_brokers)
             refused = self._give_way(limits.total_reason, victim)
@@ -149,6 +158,25 @@ class Admission:
         """The oldest connection of a client that has had time enough to log in."""
         oldest = next((each for each in logins if each.listener_name != self.limits.brokers_listener and self._may_go(each)), None)
         return oldest if oldest is not None and self._now_ms() - oldest.connected_ms >= LOGIN_MS else None
+
+    def _of_crowd(self, logins: Mapping[Admitted, None], visitor: str) -> Admitted | None:
+        """A connection without a login of the visitor that has the most of them, if it has more than the one that connects."""
+        now_ms = self._now_ms()
+        if now_ms - self._crowd_counted_ms >= CROWD_MS:
+            self._crowd_counted_ms = now_ms
+            clients = [each for each in logins if each.listener_name != self.limits.brokers_listener]
+            by_address = Counter(each.client_address for each in clients)
+            self._login_counts = Counter()
+            for address, count in by_address.items():
+                self._login_counts[network_of(address)] += count
+            crowd = max(self._login_counts, key=self._login_counts.__getitem__, default="")
+            addresses = {address for address in by_address if network_of(address) == crowd}
+            self._crowd = deque(each for each in clients if each.client_address in addresses)
+        while self._crowd and len(self._crowd) > self._login_counts[visitor] + 1:
+            found = self._crowd.popleft()
+            if found in logins and self._may_go(found):
+                return found
+        return None
 
     def left(self, connection: Admitted) -> None:
         """A connection is gone."""

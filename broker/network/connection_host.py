@@ -100,7 +100,7 @@ class ConnectionHost:
         self.connections: dict[HostedConnection, None] = {}
         self.logins: dict[HostedConnection, None] = {}
         """Open connections whose clients have still to show who they are, oldest first."""
-        self.login_memory = LoginMemory(LOGIN_MEMORY_BYTES)
+        self.login_memory = LoginMemory(LOGIN_MEMORY_BYTES, clock.monotonic_ms)
         self.lane = SlowLane(clock.monotonic_ms)
         self.handshakes = HandshakeTurns(clock.monotonic_ms)
         self.rounds = rounds

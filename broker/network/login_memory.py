@@ -1,24 +1,97 @@
-"""The memory that frames hold which arrive before a login, of all connections together. Counts bytes and holds none."""
+"""The memory that frames hold which arrive before a login, of all connections together. Counts bytes and holds none.
+
+Guards: a client that holds memory can't keep it from others. Where all is taken, connections of the visitor that holds the most give way,
+the largest frames first, of these the oldest: a login whose bytes arrive is over long before its turn comes.
+"""
 
 from __future__ import annotations
 
-LOGIN_MEMORY_BYTES = 8 * 1024 * 1024
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import msgspec
+
+LOGIN_MEMORY_BYTES: Final = 8 * 1024 * 1024
 """Sixteen frames of the largest size that is allowed by default (`sasl.server.max.receive.size`); those of passwords need none of it."""
+
+LATE_MS: Final = 1_000
+"""A frame that has not arrived after this time gives way to a larger one too."""
+
+
+class LoginFrame(Protocol):
+    """A connection that receives a frame before its login."""
+
+    def close(self, reason: str) -> None:
+        """Close without another answer."""
+        ...
+
+
+class _Held(msgspec.Struct, frozen=True):
+    size: int
+    since_ms: int
+
+
+class _Visitor(msgspec.Struct):
+    """What one visitor holds, by the binary order of magnitude of the frames, the oldest first."""
+
+    held_bytes: int = 0
+    frames: dict[int, dict[LoginFrame, _Held]] = {}
 
 
 class LoginMemory:
-    """Grants memory, and never lets anyone wait for it: a client that gets none connects again."""
+    """Grants memory, and never lets anyone wait for it: a connection that has to give way is closed, and its client connects again."""
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, now_ms: Callable[[], int]) -> None:
         self._free_bytes = limit_bytes
+        self._now_ms = now_ms
+        self._visitors: dict[str, _Visitor] = {}
 
-    def take(self, size: int) -> bool:
-        """Whether `size` bytes are granted."""
-        if size > self._free_bytes:
-            return False
+    @property
+    def free_bytes(self) -> int:
+        """How much is granted to no one."""
+        return self._free_bytes
+
+    def take(self, frame: LoginFrame, visitor: str, size: int) -> bool:
+        """Whether `size` bytes are granted to a frame, which has none yet. Closes other connections for it."""
+        while size > self._free_bytes:
+            found = self._victim(visitor, size)
+            if found is None:
+                return False
+            victim, of_visitor = found
+            self.give_back(victim, of_visitor)
+            victim.close("a large frame before its login makes room for others")
+        held = self._visitors.setdefault(visitor, _Visitor())
+        held.frames.setdefault(size.bit_length(), {})[frame] = _Held(size, self._now_ms())
+        held.held_bytes += size
         self._free_bytes -= size
         return True
 
-    def give_back(self, size: int) -> None:
-        """Bytes that were granted are free again."""
-        self._free_bytes += size
+    def give_back(self, frame: LoginFrame, visitor: str) -> None:
+        """What was granted to a frame is free again. A second call does nothing."""
+        held = self._visitors.get(visitor)
+        if held is None:
+            return
+        for magnitude, frames in held.frames.items():
+            found = frames.pop(frame, None)
+            if found is None:
+                continue
+            held.held_bytes -= found.size
+            self._free_bytes += found.size
+            if not frames:
+                del held.frames[magnitude]
+            if not held.held_bytes:
+                del self._visitors[visitor]
+            return
+
+    def _victim(self, visitor: str, size: int) -> tuple[LoginFrame, str] | None:
+        """The frame that gives way to one of `size` bytes, and its visitor; None if there is none."""
+        if not self._visitors:
+            return None
+        name, largest = max(self._visitors.items(), key=lambda each: each[1].held_bytes)
+        own = self._visitors.get(visitor)
+        magnitude = max(largest.frames)
+        is_greedy = name != visitor and largest.held_bytes > size + (0 if own is None else own.held_bytes)
+        if is_greedy or magnitude >= size.bit_length():
+            return next(iter(largest.frames[magnitude])), name
+        oldest = min((next(iter(frames.items())) for frames in largest.frames.values()), key=lambda each: each[1].since_ms)
+        return (oldest[0], name) if self._now_ms() - oldest[1].since_ms >= LATE_MS else None

@@ -28,6 +28,7 @@ from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode, ProtocolError, TooManyRowsError
 from lowtide.protocol.headers import REQUEST_HEADER_BYTES_MIN
 from lowtide.protocol.messages.sasl_handshake import SaslHandshakeRequest
+from lowtide.runtime.addresses import network_of
 
 FREE_FRAME_BYTES: Final = 4096
 """A frame up to this size, with its length, may arrive whatever others hold: tokens of passwords are some hundred bytes."""
@@ -64,7 +65,8 @@ class SaslConnection(Connection):
         self._settings = settings
         self._login = Login(settings.mechanisms)
         self._is_in = False
-        self._held_bytes = 0
+        self._holds_memory = False
+        self._visitor = ""
         self._farewell: asyncio.TimerHandle | None = None
         self._maximum_frame_bytes = min(settings.maximum_frame_bytes, host.maximum_frame_bytes)
 
@@ -94,16 +96,17 @@ class SaslConnection(Connection):
         """Whether there is memory for a frame of this size; if there is none, the connection is closed."""
         if size + _LENGTH.size <= FREE_FRAME_BYTES:
             return True
-        if not self._host.login_memory.take(size):
+        self._visitor = network_of(self.client_address)
+        if not self._host.login_memory.take(self, self._visitor, size):
             self.close("a large frame before its login finds no memory: others hold it")
             return False
-        self._held_bytes = size
+        self._holds_memory = True
         return True
 
     def _forget_large_frame(self) -> None:
-        if self._held_bytes:
-            self._host.login_memory.give_back(self._held_bytes)
-            self._held_bytes = 0
+        if self._holds_memory:
+            self._host.login_memory.give_back(self, self._visitor)
+            self._holds_memory = False
         super()._forget_large_frame()
 
     def resume_writing(self) -> None:

@@ -148,6 +148,19 @@ def test_clients_that_do_not_log_in_have_half_of_the_places():
     assert not any(world.connect(f"others {number}").closed for number in range(LOGINS_MIN))
 
 
+def test_an_address_with_many_connections_without_a_login_gives_way_to_others():
+    """However young they are: one stranger that connects all the time keeps no other client from logging in."""
+    world = World(4 * LOGINS_MIN)
+    flood = [world.connect(f"flood {number}", address="10.0.0.66", logs_in=False) for number in range(2 * LOGINS_MIN)]
+    assert world.connect("one more", address="10.0.0.66", logs_in=False).closed
+    honest = [world.connect(f"honest {number}", address=f"10.0.1.{number}", logs_in=False) for number in range(LOGINS_MIN)]
+    assert not any(client.closed for client in honest)
+    assert [client.closed for client in flood] == [True] * LOGINS_MIN + [False] * LOGINS_MIN
+    crowd = [world.connect(f"crowd {number}", address=f"2001:db8:1:{number}::1", logs_in=False) for number in range(2 * LOGINS_MIN)]
+    assert [client.closed for client in crowd].count(False) <= LOGINS_MIN
+    assert not any(client.closed for client in honest)
+
+
 def test_a_login_that_takes_long_gives_way_before_a_client_that_is_logged_in():
     world = World(3)
     early = world.connect("early")

@@ -285,7 +285,7 @@ def test_a_frame_that_is_too_large_for_a_login_closes(size: int) -> None:
 
 @pytest.mark.parametrize("cut", [4, 2])
 def test_frames_before_the_login_hold_bounded_memory(cut: int) -> None:
-    """Large ones of all connections together; small ones are always taken."""
+    """Large ones of all connections together: the oldest gives way to the next."""
 
     async def test(world: World) -> None:
         flood = []
@@ -298,17 +298,35 @@ def test_frames_before_the_login_hold_bounded_memory(cut: int) -> None:
             client.writer.write(head[cut:] + b"x" * 100)
         await asyncio.sleep(0.1)
         assert len(world.host.connections) == LOGIN_MEMORY_BYTES // RECEIVE_BYTES
-        honest = await world.client()
-        token = b"\0alice\0pencil".ljust(FREE_FRAME_BYTES - 100, b"x")
-        await honest.ask(SaslHandshakeRequest(mechanism="PLAIN"), 1)
-        assert (await honest.ask(SaslAuthenticateRequest(auth_bytes=token), 2)).error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert await flood[0].is_closed()
+        assert world.host.login_memory.free_bytes < RECEIVE_BYTES
         for client in flood:
             client.writer.transport.abort()
         await asyncio.sleep(0.1)
-        again = await world.client()
-        again.writer.write(struct.pack(">i", RECEIVE_BYTES - 10) + b"x" * 100)
-        await asyncio.sleep(0.1)
-        assert world.host.login_memory.take(LOGIN_MEMORY_BYTES - RECEIVE_BYTES)
+        assert world.host.login_memory.free_bytes == LOGIN_MEMORY_BYTES
+
+    simulate(test)
+
+
+@pytest.mark.parametrize("size", [FREE_FRAME_BYTES - 100, 6_000, RECEIVE_BYTES - 1_000])
+def test_strangers_that_hold_all_memory_keep_no_login_out(size: int) -> None:
+    """Tokens of any size, which come in two pieces, while 260 connections announce large frames and bring little of them."""
+
+    async def test(world: World) -> None:
+        for announced in [RECEIVE_BYTES - 10] * 20 + [60_000] * 100 + [12_000] * 60 + [4_500] * 80:
+            client = await world.client()
+            client.writer.write(struct.pack(">i", announced) + b"x" * 10)
+        await asyncio.sleep(1.5)
+        honest = await world.client()
+        await honest.ask(SaslHandshakeRequest(mechanism="PLAIN"), 1)
+        exchange = exchange_of(SaslAuthenticateRequest, 2)
+        token = b"\0alice\0pencil".ljust(size, b"x")
+        body = request_header(exchange.key, 2, 7, "c") + exchange.request.encode(SaslAuthenticateRequest(auth_bytes=token))
+        honest.writer.write(struct.pack(">i", len(body)) + body[:1_400])
+        await asyncio.sleep(0.2)
+        honest.writer.write(body[1_400:])
+        await honest.frame()
+        assert any("alice" in reason for reason in world.log.reasons)
 
     simulate(test)
 
