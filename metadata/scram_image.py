@@ -5,13 +5,14 @@ Guards: as the image, nothing that was handed out changes.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from lowtide.metadata import keys
 from lowtide.metadata.records import ScramRecord, ScramSecretRecord, decode
-from lowtide.protocol.scram import ScramCredential, ScramMechanism
+from lowtide.protocol.scram import ChallengeForm, ScramCredential, ScramMechanism
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,19 +33,20 @@ def credential_of_record(record: ScramRecord) -> ScramCredential:
 
 
 class ScramImage(msgspec.Struct, frozen=True):
-    """All credentials, by mechanism and user. `secret` makes the salts of users that there aren't; empty until a first user was added."""
+    """All credentials, by mechanism and user.
+
+    `secret` makes the challenges of users that there aren't; empty until a first user was added. `forms` counts the users'
+    challenges by their form.
+    """
 
     users: Mapping[ScramMechanism, Mapping[str, KeptCredential]] = {}
     secret: bytes = b""
+    forms: Mapping[ScramMechanism, Mapping[ChallengeForm, int]] = {}
 
     def of(self, mechanism: ScramMechanism, user: str) -> ScramCredential | None:
         """The credential of a user, None if there is none."""
         found = self.users.get(mechanism, {}).get(user)
         return None if found is None else found.credential
-
-    def any_of(self, mechanism: ScramMechanism) -> ScramCredential | None:
-        """Some credential of the mechanism, the same one as long as it exists."""
-        return next((each.credential for each in self.users.get(mechanism, {}).values()), None)
 
 
 NO_SCRAM: Final = ScramImage()
@@ -56,6 +58,7 @@ class ScramChange:
     def __init__(self, image: ScramImage) -> None:
         self._old = image
         self._users: dict[ScramMechanism, dict[str, KeptCredential]] = {}
+        self._forms: dict[ScramMechanism, Counter[ChallengeForm]] = {}
         self._secret = image.secret
 
     def apply(self, key: bytes, change: KeyValue | Event) -> None:
@@ -70,14 +73,19 @@ class ScramChange:
         users = self._users.get(mechanism)
         if users is None:
             users = self._users[mechanism] = dict(self._old.users.get(mechanism, {}))
-        if change.value is None:
-            users.pop(user, None)
-        else:
+            self._forms[mechanism] = Counter(self._old.forms.get(mechanism, {}))
+        forms = self._forms[mechanism]
+        before = users.pop(user, None)
+        if before is not None:
+            forms[before.credential.form] -= 1
+        if change.value is not None:
             record = decode(key, change.value, ScramRecord)
-            users[user] = KeptCredential(credential_of_record(record), change.modify_revision)
+            kept = users[user] = KeptCredential(credential_of_record(record), change.modify_revision)
+            forms[kept.credential.form] += 1
 
     def finish(self) -> ScramImage:
         """The new image, the old one where nothing changed."""
         if not self._users and self._secret == self._old.secret:
             return self._old
-        return ScramImage({**self._old.users, **self._users}, self._secret)
+        forms = {mechanism: {form: count for form, count in found.items() if count} for mechanism, found in self._forms.items()}
+        return ScramImage({**self._old.users, **self._users}, self._secret, {**self._old.forms, **forms})

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from enum import IntEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -43,6 +43,19 @@ SCRAM_MECHANISMS: Final = {mechanism.text: mechanism for mechanism in ScramMecha
 """By their names."""
 
 
+SALT_DIGITS: Final = b"0123456789abcdefghijklmnopqrstuvwxyz"
+"""What the salts of Kafka's tools are made of; those of others are any bytes."""
+
+
+class ChallengeForm(NamedTuple):
+    """What the challenges of several users have in common."""
+
+    salt_bytes: int
+    has_digits: bool
+    """Whether the salt is of `SALT_DIGITS`."""
+    iterations: int
+
+
 class ScramCredential(msgspec.Struct, frozen=True, gc=False):
     """What checks a password, and doesn't contain it. With it a process can act as the broker towards that user."""
 
@@ -50,6 +63,11 @@ class ScramCredential(msgspec.Struct, frozen=True, gc=False):
     stored_key: bytes
     server_key: bytes
     iterations: int
+
+    @property
+    def form(self) -> ChallengeForm:
+        """The form of the challenge that the user gets."""
+        return ChallengeForm(len(self.salt), all(byte in SALT_DIGITS for byte in self.salt), self.iterations)
 
     def __repr__(self) -> str:
         """Without the keys."""

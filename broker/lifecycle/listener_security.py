@@ -24,7 +24,7 @@ from lowtide.metadata.image import MetadataImage
 from lowtide.metadata.records import TokenRecord
 from lowtide.metadata.scram_image import credential_of_record
 from lowtide.protocol.client.sasl import SaslSettings as ClientLogin
-from lowtide.protocol.scram import SCRAM_MECHANISMS, ScramCredential, ScramMechanism
+from lowtide.protocol.scram import SCRAM_MECHANISMS, ChallengeForm, ScramCredential, ScramMechanism
 from lowtide.runtime.clock import Clock
 from lowtide.runtime.random import Random
 
@@ -47,9 +47,9 @@ class ImageTokens:
         record = None if found is None else found[0].credentials.get(mechanism.text)
         return None if record is None else credential_of_record(record)
 
-    def any_of(self, mechanism: ScramMechanism) -> ScramCredential | None:
-        """None: all tokens have salts of the length that unknown ones get, too."""
-        return None
+    def forms(self, _mechanism: ScramMechanism) -> Mapping[ChallengeForm, int]:
+        """None: all tokens have the form that unknown ones get where there is none."""
+        return {}
 
     @property
     def secret(self) -> bytes:
@@ -80,9 +80,9 @@ class ImageCredentials:
         """The credential of a user, None if there is none."""
         return self._image().scram.of(mechanism, user)
 
-    def any_of(self, mechanism: ScramMechanism) -> ScramCredential | None:
-        """Some credential of the mechanism, the same one as long as it exists."""
-        return self._image().scram.any_of(mechanism)
+    def forms(self, mechanism: ScramMechanism) -> Mapping[ChallengeForm, int]:
+        """The forms of the users' challenges, with how many users have each."""
+        return self._image().scram.forms.get(mechanism, {})
 
     @property
     def secret(self) -> bytes:

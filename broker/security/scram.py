@@ -4,11 +4,12 @@
     CHALLENGED ── PROOF ──> ENDED
     BEGINS, CHALLENGED ── UNREADABLE ──> ENDED
 
-Guards: an unknown user gets a challenge like a known one, with a salt that is always the same for that name, and fails at the proof: the
-exchange doesn't show which users there are (Kafka fails at the first token). The channel binding of the proof must be that of the first
-token (Kafka doesn't compare it). Names and passwords are raw UTF-8, as in Kafka. The extension `tokenauth=true`
-says that the name is the id of a delegation token (KIP-48): the client is the token's owner then, until the token ends, and an id that
-isn't known, or has ended, is challenged like a known one. Other extensions are passed over, but a mandatory one is refused.
+Guards: an unknown user gets a challenge like a known one, which is always the same for that name, and fails at the proof: the exchange
+doesn't show which users there are (Kafka fails at the first token). Unknown users get each form of challenge as often as users have it.
+The channel binding of the proof must be that of the first token (Kafka doesn't compare it). Names and passwords are raw UTF-8, as in Kafka.
+The extension `tokenauth=true` says that the name is the id of a delegation token (KIP-48): the client is the token's owner then, until the
+token ends, and an id that isn't known, or has ended, is challenged like a known one. Other extensions are passed over, but a mandatory one
+is refused.
 Sources: Kafka's `ScramSaslServer`, `ScramMessages`, `ScramExtensions`.
 """
 
@@ -17,14 +18,24 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import heapq
 import hmac
+import math
 import re
 from collections.abc import Mapping
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
 from lowtide.broker.security.exchange import Accepted, Challenge, Outcome, Refused, same_user, unescaped
-from lowtide.protocol.scram import ITERATIONS_MIN, ScramCredential, ScramMechanism, proves, server_signature
+from lowtide.protocol.scram import (
+    ITERATIONS_MIN,
+    SALT_DIGITS,
+    ChallengeForm,
+    ScramCredential,
+    ScramMechanism,
+    proves,
+    server_signature,
+)
 
 TOKEN_BYTES_MAX: Final = 8 * 1024
 """Design limit: a name and two nonces are some hundred bytes."""
@@ -34,7 +45,11 @@ _FIRST: Final = re.compile(rb"((?:n|y|p=[^,]*),(?:a=([^,]*))?,)((m=[^,]*,)?n=([^
 _PROOF: Final = re.compile(rb"(c=([^,]*),r=([!-+\--~]+)(?:,.*)?),p=([^,]+)", re.DOTALL)
 _NO_BINDING: Final = b"n"
 _BY_TOKEN: Final = b"tokenauth=true"
-_DIGITS: Final = b"0123456789abcdefghijklmnopqrstuvwxyz"
+_FORMS_MAX: Final = 64
+"""Forms of challenges that unknown users get, the most frequent ones: each takes a microsecond at each login."""
+
+_DRAW_BYTES: Final = 6
+_DEFAULT_FORM: Final = ChallengeForm(_SALT_BYTES, has_digits=False, iterations=ITERATIONS_MIN)
 
 
 class ScramState(Enum):
@@ -78,13 +93,13 @@ class ScramCredentials(Protocol):
         """The credential of a user, None if there is none."""
         ...
 
-    def any_of(self, mechanism: ScramMechanism) -> ScramCredential | None:
-        """Some credential of the mechanism, the same one as long as it exists: the likeness of what unknown users get."""
+    def forms(self, mechanism: ScramMechanism) -> Mapping[ChallengeForm, int]:
+        """The forms that challenges have, with how many users have each: an unknown user gets one of them."""
         ...
 
     @property
     def secret(self) -> bytes:
-        """What the salts of unknown users are made with; the same on all brokers, and known to no client."""
+        """What the challenges of unknown users are made with; the same on all brokers, and known to no client."""
         ...
 
 
@@ -189,15 +204,24 @@ NO_CREDENTIAL: Final = ScramCredential(b"", b"", b"", ITERATIONS_MIN)
 
 
 def mock_credential(mechanism: ScramMechanism, credentials: ScramCredentials, user: str) -> ScramCredential:
-    """What an unknown user is challenged with: always the same for a name, and in the form of those that there are.
-
-    The salts of Kafka's tools are digits and letters, others are any bytes.
-    """
-    like = credentials.any_of(mechanism)
-    salt_bytes, iterations = (_SALT_BYTES, ITERATIONS_MIN) if like is None else (len(like.salt), like.iterations)
+    """What an unknown user is challenged with: always the same for a name, and in the form of a user's challenge."""
     seed = hmac.digest(credentials.secret, f"{mechanism.text} {user}".encode(), "sha256")
-    salt = hashlib.shake_256(seed).digest(salt_bytes)
-    if like is not None and all(byte in _DIGITS for byte in like.salt):
-        salt = bytes(_DIGITS[byte % len(_DIGITS)] for byte in salt)
+    form = _form_of(credentials.forms(mechanism), seed)
+    salt = hashlib.shake_256(seed).digest(form.salt_bytes)
+    if form.has_digits:
+        salt = bytes(SALT_DIGITS[byte % len(SALT_DIGITS)] for byte in salt)
     size = hashlib.new(mechanism.hash_name).digest_size
-    return ScramCredential(salt, bytes(size), bytes(size), iterations)
+    return ScramCredential(salt, bytes(size), bytes(size), form.iterations)
+
+
+def _form_of(forms: Mapping[ChallengeForm, int], seed: bytes) -> ChallengeForm:
+    """Draws a form by the seed, each as often as users have it. When users come and go, few names get another one (weighted rendezvous)."""
+    if not forms:
+        return _DEFAULT_FORM
+    frequent = forms if len(forms) <= _FORMS_MAX else heapq.nsmallest(_FORMS_MAX, forms, key=lambda form: (-forms[form], form))
+
+    def score(form: ChallengeForm) -> float:
+        drawn = int.from_bytes(hmac.digest(seed, repr(tuple(form)).encode(), "sha256")[:_DRAW_BYTES], "big")
+        return -forms[form] / math.log((drawn + 0.5) / 2 ** (8 * _DRAW_BYTES))
+
+    return max(frequent, key=score)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+from collections import Counter
+from collections.abc import Mapping
 
 import pytest
 
@@ -12,7 +14,7 @@ from lowtide.broker.security.delegation_tokens import SALT_BYTES
 from lowtide.broker.security.exchange import Accepted, Challenge, Refused
 from lowtide.broker.security.scram import TOKEN_BYTES_MAX, ScramExchange, ScramState, TokenOwner
 from lowtide.protocol.client.sasl import SaslExchange, SaslSettings
-from lowtide.protocol.scram import SCRAM_MECHANISMS, ScramCredential, ScramMechanism, credential_of, salted_password
+from lowtide.protocol.scram import SCRAM_MECHANISMS, ChallengeForm, ScramCredential, ScramMechanism, credential_of, salted_password
 
 SALT = b"saltsaltsaltsaltsaltsalt"
 ALL = list(SCRAM_MECHANISMS)
@@ -31,8 +33,8 @@ class Kept:
     def of(self, _mechanism: ScramMechanism, user: str) -> ScramCredential | None:
         return self.users.get(user)
 
-    def any_of(self, _mechanism: ScramMechanism) -> ScramCredential | None:
-        return next(iter(self.users.values()), None)
+    def forms(self, _mechanism: ScramMechanism) -> Mapping[ChallengeForm, int]:
+        return Counter(each.form for each in self.users.values())
 
 
 class KeptTokens(Kept):
@@ -40,8 +42,8 @@ class KeptTokens(Kept):
 
     owner: TokenOwner | None = TokenOwner("alice", 5_000)
 
-    def any_of(self, _mechanism: ScramMechanism) -> ScramCredential | None:
-        return None
+    def forms(self, _mechanism: ScramMechanism) -> Mapping[ChallengeForm, int]:
+        return {}
 
     def owner_of(self, _token_id: str) -> TokenOwner | None:
         return self.owner
@@ -148,6 +150,34 @@ def test_the_challenge_of_an_unknown_user_is_like_those_of_known_ones(salt: byte
     assert mocked.isalnum() == salt.isalnum()
     kept.secret = b"another"
     assert challenge("mallory", kept)[b"s"] != unknown[b"s"]
+
+
+def forms_of(kept: Kept, count: int = 1_000) -> dict[str, tuple[int, bytes]]:
+    """What unknown users are challenged with: the bytes of the salt, and the iterations."""
+    asked = {f"nobody-{number}": challenge(f"nobody-{number}", kept) for number in range(count)}
+    return {name: (len(base64.b64decode(found[b"s"])), found[b"i"]) for name, found in asked.items()}
+
+
+def test_no_form_of_a_challenge_shows_that_there_is_a_user() -> None:
+    """Users whose salts and iterations differ: unknown users get each form as often as users have it."""
+    kept = Kept(ScramMechanism.SHA_256)
+    for number in range(8):
+        salt, iterations = (b"s" * 24, 4096) if number < 6 else (b"t" * 16, 8192)
+        kept.users[f"user-{number}"] = ScramCredential(salt, b"", b"", iterations)
+    drawn = Counter(forms_of(kept).values())
+    assert set(drawn) == {(24, b"4096"), (16, b"8192")}
+    assert 650 < drawn[24, b"4096"] < 850
+
+
+def test_a_new_user_changes_few_challenges_of_unknown_ones() -> None:
+    """Otherwise a change would show which users there are not."""
+    kept = Kept(ScramMechanism.SHA_256)
+    for number in range(100):
+        kept.users[f"user-{number}"] = ScramCredential(b"s" * (16 + 8 * (number % 2)), b"", b"", 4096)
+    before = forms_of(kept)
+    kept.users["new"] = ScramCredential(b"s" * 16, b"", b"", 4096)
+    after = forms_of(kept)
+    assert sum(before[name] != after[name] for name in before) < 20
 
 
 def proof(first: bytes, server_first: bytes, without_proof: bytes, password: str = "pencil") -> bytes:
