@@ -23,7 +23,7 @@ def after(image: ScramImage, revision: int, **users: ScramRecord | None) -> Scra
 def test_forms_are_counted_as_users_come_change_and_go():
     one = after(NO_SCRAM, 1, ann=LONG, bob=LONG)
     assert one.forms == {ScramMechanism.SHA_256: {OF_LONG: 2}}
-    two = after(one, 2, bob=SHORT, eve=SHORT, nobody=None)
+    two = after(one, 2, bob=SHORT, eve=SHORT, unknown=None)
     assert two.forms == {ScramMechanism.SHA_256: {OF_LONG: 1, OF_SHORT: 2}}
     three = after(two, 3, ann=None)
     assert three.forms == {ScramMechanism.SHA_256: {OF_SHORT: 2}}

@@ -154,7 +154,7 @@ def test_the_challenge_of_an_unknown_user_is_like_those_of_known_ones(salt: byte
 
 def forms_of(kept: Kept, count: int = 1_000) -> dict[str, tuple[int, bytes]]:
     """What unknown users are challenged with: the bytes of the salt, and the iterations."""
-    asked = {f"nobody-{number}": challenge(f"nobody-{number}", kept) for number in range(count)}
+    asked = {f"unknown-{number}": challenge(f"unknown-{number}", kept) for number in range(count)}
     return {name: (len(base64.b64decode(found[b"s"])), found[b"i"]) for name, found in asked.items()}
 
 
