@@ -15,7 +15,7 @@ from lowtide.cli.confirmation import confirm
 from lowtide.cli.metadata_stores import Ca, Cert, Key, LogDirs, Metadata, Place, run_on_store, store_file
 from lowtide.cli.outcome import CommandError, ExitCode, misused
 from lowtide.cli.printing import Output, plural, print_json, print_table, remark
-from lowtide.cli.recovering import DryRun, Without, Yes, given_facts, look, planned, print_plan, surveyed, written
+from lowtide.cli.recovering import AcceptLoss, DryRun, Without, Yes, check_losses, given_facts, look, planned, print_plan, surveyed, written
 from lowtide.metadata.recovery import BrokerFacts, encode_facts, is_needed, plan_recovery
 from lowtide.metadata.store_guard import least_surplus
 from lowtide.protocol.types import topic_id_text
@@ -97,6 +97,7 @@ def recover(
     *,
     log_dirs: LogDirs = None,
     without: Without = None,
+    accept_loss: AcceptLoss = False,
     dry_run: DryRun = False,
     yes: Yes = False,
     metadata: Metadata = None,
@@ -119,6 +120,7 @@ def recover(
     history_id = topic_id_text(system_random().randbytes(16))
     plan = planned(lambda: plan_recovery(facts, rows, without=without or (), history_id=history_id, raft_surplus=least_surplus(surplus)))
     print_plan(call, plan, dry_run=dry_run)
+    check_losses(plan, accepted=accept_loss)
     if dry_run:
         return ExitCode.DONE
     if not yes:

@@ -32,6 +32,9 @@ Without = Annotated[
     list[int] | None, typer.Option("--without", metavar="ID", help="a broker whose log directories are gone for good; may be repeated")
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="say what would be done, and do nothing")]
+AcceptLoss = Annotated[
+    bool, typer.Option("--accept-loss", help="go on although acknowledged records are lost, as the LOSS lines of the plan say")
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="don't ask")]
 
 
@@ -119,6 +122,7 @@ def print_plan(call: Call, plan: RecoveryPlan, *, dry_run: bool) -> None:
                 "topics_back": plan.topics_back,
                 "topics_gone": plan.topics_gone,
                 "problems": plan.problems,
+                "losses": plan.losses,
                 "partitions": partitions,
             }
         )
@@ -129,11 +133,11 @@ def print_plan(call: Call, plan: RecoveryPlan, *, dry_run: bool) -> None:
         print(f"The metadata are taken from broker {plan.source}, which knows them up to revision {plan.revision}.")
     for name in plan.topics_back:
         print(f"topic {name}: the store lacks it, it comes back")
-    columns = ("topic", "partition", "start", "end", "in sync", "were in sync")
+    columns = ("topic", "partition", "start", "end", "in sync", "were in sync", "were eligible")
     rows = [
         (
             *(each.topic, each.partition, _offset(each.log_start_offset), _offset(each.log_end_offset)),
-            *(_ids(each.in_sync), _ids(each.in_sync_before)),
+            *(_ids(each.in_sync), _ids(each.in_sync_before), _ids(each.eligible_before)),
         )
         for each in plan.partitions
     ]
@@ -142,8 +146,19 @@ def print_plan(call: Call, plan: RecoveryPlan, *, dry_run: bool) -> None:
         print(f"… and {plural(len(rows) - ROWS_SHOWN, 'partition')} more (--output json has all)")
     for problem in plan.problems:
         print(f"PROBLEM: {problem}")
+    for loss in plan.losses:
+        print(f"LOSS: {loss}")
     if dry_run:
         print("Nothing was changed (--dry-run).")
+
+
+def check_losses(plan: RecoveryPlan, *, accepted: bool) -> None:
+    """Stops where acknowledged records would be lost and the operator has not accepted that. Errors: CommandError."""
+    if plan.losses and not accepted:
+        raise CommandError(
+            f"Acknowledged records of {plural(len(plan.losses), 'partition')} would be lost, see LOSS above; nothing was changed. Give the "
+            "log directories that have them, or --accept-loss to go on without them."
+        )
 
 
 def _offset(offset: int | None) -> str:

@@ -12,7 +12,7 @@ from lowtide.cli.confirmation import confirm
 from lowtide.cli.metadata_stores import Ca, Cert, Key, LogDirs, Metadata, Place, run_on_store, store_file
 from lowtide.cli.outcome import ExitCode
 from lowtide.cli.printing import remark
-from lowtide.cli.recovering import DryRun, Without, Yes, given_facts, look, planned, print_plan, written
+from lowtide.cli.recovering import AcceptLoss, DryRun, Without, Yes, check_losses, given_facts, look, planned, print_plan, written
 from lowtide.metadata.restore import begin_restore, plan_restore
 from lowtide.metadata.store_guard import least_surplus
 from lowtide.protocol.types import topic_id_text
@@ -33,6 +33,7 @@ def restore(
     log_dirs: LogDirs = None,
     without: Without = None,
     replace: Annotated[bool, typer.Option("--replace", help="replace what the store has, where it isn't empty: that is lost")] = False,
+    accept_loss: AcceptLoss = False,
     dry_run: DryRun = False,
     yes: Yes = False,
     metadata: Metadata = None,
@@ -57,6 +58,7 @@ def restore(
         lambda: plan_restore(backup, facts, rows, without=without or (), history_id=history_id, raft_surplus=least_surplus(surplus))
     )
     print_plan(call, plan, dry_run=dry_run)
+    check_losses(plan, accepted=accept_loss)
     if dry_run:
         return ExitCode.DONE
     if not yes:

@@ -8,7 +8,8 @@ Does not: get from one image to the next (`image_change`), read the store (`sess
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
@@ -19,6 +20,7 @@ from lowtide.metadata.records import (
     NO_LEADER,
     FeaturesRecord,
     HistoryRecord,
+    PartitionRecord,
 )
 from lowtide.metadata.scram_image import NO_SCRAM, ScramImage
 from lowtide.metadata.token_image import TokenImage
@@ -30,8 +32,15 @@ if TYPE_CHECKING:
     from lowtide.metadata.store import Revision
 
 
+Members: TypeAlias = "dict[BrokerId, BrokerEpoch]"
+"""Replicas, with the registration under which each had all that was committed."""
+
+_RECORD_FIELDS: Final = PartitionRecord.__struct_fields__
+_record_values: Final = attrgetter(*_RECORD_FIELDS)
+
+
 class PartitionImage(msgspec.Struct, frozen=True, gc=False):
-    """One partition; see `PartitionRecord`. `modify_revision` is what a change of it must compare with."""
+    """One partition: all that is in its `PartitionRecord`. `modify_revision` is what a change of it must compare with."""
 
     replicas: tuple[BrokerId, ...]
     isr: tuple[BrokerId, ...]
@@ -49,6 +58,24 @@ class PartitionImage(msgspec.Struct, frozen=True, gc=False):
     def has_leader(self) -> bool:
         """Whether a broker leads it."""
         return self.leader != NO_LEADER
+
+    @property
+    def members(self) -> Members:
+        """The replicas that have all that was committed, as far as they have lost nothing since: in sync, or eligible as leaders."""
+        return dict(zip((*self.elr, *self.isr), (*self.elr_epochs, *self.isr_epochs), strict=True))
+
+    def changed(self, **fields: Any) -> PartitionRecord:
+        """The record that follows this state, with these fields changed. Everything else stays, and the partition epoch is one more.
+
+        Every change of a partition is made here, so that a field that is added to the record is forgotten by none.
+        """
+        kept = dict(zip(_RECORD_FIELDS, _record_values(self), strict=True))
+        return PartitionRecord(**(kept | {"partition_epoch": self.partition_epoch + 1} | fields))
+
+
+def partition_image(record: PartitionRecord, modify_revision: Revision) -> PartitionImage:
+    """The state of a partition that has this record."""
+    return PartitionImage(**dict(zip(_RECORD_FIELDS, _record_values(record), strict=True)), modify_revision=modify_revision)
 
 
 class TopicImage(msgspec.Struct, frozen=True):
@@ -196,6 +223,15 @@ class MetadataImage(msgspec.Struct, frozen=True):
     def may_lack_records(self, broker_id: BrokerId, member_epoch: BrokerEpoch) -> bool:
         """Whether a broker has lost its power, and with it what it had not synced, since the registration `member_epoch` (KIP-966)."""
         return member_epoch < self.unclean_starts.get(broker_id, 0)
+
+    def has_all(self, broker_id: BrokerId, topic_id: TopicId, number: int, member_epoch: BrokerEpoch) -> bool:
+        """Whether a replica, there or not, has all that was committed: one that had it under the registration `member_epoch`.
+
+        A broker that was unregistered is gone for good. Elections and recoveries go by this rule.
+        """
+        if not self.is_known(broker_id) or self.is_stale(broker_id, topic_id, number, member_epoch):
+            return False
+        return not self.may_lack_records(broker_id, member_epoch)
 
     @property
     def log_start_reporting(self) -> bool:

@@ -3,9 +3,12 @@
 Each broker hands in what its log directories hold (`BrokerFacts`). The newest copy of the metadata among them is what is written to the
 store, with these differences:
 
-* a partition has no leader, and in sync are those of its in-sync replicas whose logs go furthest, by leader epoch and end; the first broker
-  of them that starts is elected. So no replica leads that lacks what was acknowledged, also if the copy is a moment behind.
+* a partition has no leader. Of its in-sync replicas and its eligible leaders (KIP-966) those are in sync whose logs go furthest, by leader
+  epoch and end; the first broker of them that starts is elected. So no replica leads that lacks what was acknowledged, also if the copy is
+  a moment behind, or if a machine lost its power.
+* eligible leaders stay eligible while the furthest logs may still be lost with the power of their machines
 * a replica that was marked as stale stays so where no better one is in sync: it may only lead after an unclean election
+* where no log that is given has what was committed, as far as that is known, the plan says what would be lost: an operator has to accept it
 * leader epochs are above all that any log, copy or the store has, by `EPOCH_JUMP`: what others hold of an older epoch counts no more
 * registrations are those that the directories have; producer ids are above all that may have been given out
 * the store gets another history, which names the one it comes from and up to where: a directory that has seen more of that is refused
@@ -24,15 +27,16 @@ from lowtide.metadata.broker_image import encode_replicas
 from lowtide.metadata.image import MetadataImage
 from lowtide.metadata.image_change import load_image
 from lowtide.metadata.metadata_copy import CopyError, MetadataCopy, contradiction, decode_copy
-from lowtide.metadata.records import NO_LEADER, HistoryRecord, PartitionRecord, RegistrationRecord, decode, encode
+from lowtide.metadata.records import NO_LEADER, HistoryRecord, RegistrationRecord, decode, encode
+from lowtide.metadata.recovered_members import Choice, GivenLog, choose_members, still_stale, without_logs
 from lowtide.metadata.store import KeyValue
-from lowtide.protocol.types import BrokerId, TopicId, topic_id_text  # Read at run time, by msgspec.
-from lowtide.storage.directory.directory_survey import SurveyedDirectory, SurveyedReplica  # Likewise.
+from lowtide.protocol.types import BrokerId, LeaderEpoch, TopicId, topic_id_text  # Read at run time, by msgspec.
+from lowtide.storage.directory.directory_survey import SurveyedDirectory  # Likewise.
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from lowtide.metadata.image import PartitionImage
+    from lowtide.metadata.image import PartitionImage, TopicImage
     from lowtide.metadata.metadata_copy import Row
     from lowtide.metadata.store import Revision
 
@@ -74,7 +78,7 @@ class BrokerFacts(msgspec.Struct, frozen=True):
 
 
 class RecoveredPartition(msgspec.Struct, frozen=True):
-    """What becomes of a partition, for people to look at."""
+    """What becomes of a partition, for people to look at. `loss` says what would be lost, in a sentence; it is empty for nothing."""
 
     topic: str
     partition: int
@@ -83,6 +87,9 @@ class RecoveredPartition(msgspec.Struct, frozen=True):
     leader_epoch: int
     log_start_offset: int | None
     log_end_offset: int | None
+    eligible_before: tuple[BrokerId, ...] = ()
+    eligible: tuple[BrokerId, ...] = ()
+    loss: str = ""
 
 
 class RecoveryPlan(msgspec.Struct, frozen=True):
@@ -99,6 +106,11 @@ class RecoveryPlan(msgspec.Struct, frozen=True):
     topics_back: tuple[str, ...]
     topics_gone: tuple[str, ...]
     problems: tuple[str, ...]
+
+    @property
+    def losses(self) -> tuple[str, ...]:
+        """What would be lost that was acknowledged: it must not be written before an operator has accepted that."""
+        return tuple(each.loss for each in self.partitions if each.loss)
 
 
 def facts_of(directories: Sequence[SurveyedDirectory], copies: Sequence[bytes]) -> BrokerFacts:
@@ -220,17 +232,27 @@ def plan_recovery(
     kept: list[tuple[TopicId, int, PartitionImage]] = []
     for topic in image.topics.values():
         for number, state in enumerate(topic.partitions):
-            known = logs.get((topic_id_text(topic.topic_id), number), {})
             others = store.topic_by_id(topic.topic_id)
             now = others.partitions[number] if others is not None and number < len(others.partitions) else None
-            record, found = _recovered(image, topic.topic_id, number, state, now, known)
+            known = logs.get((topic_id_text(topic.topic_id), number), {})
+            epochs = [state.leader_epoch, now.leader_epoch if now else 0, *(log.replica.leader_epoch for log in known.values())]
+            found = choose_members(image, topic, number, known)
+            record = state.changed(
+                isr=found.isr,
+                isr_epochs=(LONG_AGO,) * len(found.isr),
+                elr=found.elr,
+                elr_epochs=(LONG_AGO,) * len(found.elr),
+                leader=NO_LEADER,
+                leader_epoch=max(epochs) + EPOCH_JUMP,
+                partition_epoch=max(state.partition_epoch, now.partition_epoch if now else 0) + 1,
+            )
             values[keys.partition(topic.topic_id, number)] = encode(record)
-            partitions.append(RecoveredPartition(topic.name, number, state.isr, record.isr, record.leader_epoch, *found))
-            if found[1] is None:
-                problems.append(f"{topic.name}-{number}: {_without_logs(state)}")
+            partitions.append(_shown(topic, number, found, record.leader_epoch))
+            if found.end is None:
+                problems.append(f"{topic.name}-{number}: {without_logs(state)}")
                 kept.append((topic.topic_id, number, state))
     _raise_counters(values, facts, copy, rows)
-    for broker_id, replicas in _still_stale(image, kept).items():
+    for broker_id, replicas in still_stale(image, kept).items():
         values[keys.stale(broker_id, _registration(copy.rows, broker_id).registered)] = encode(encode_replicas(replicas))
     history = HistoryRecord(history_id, raft_surplus, copy.history_id, copy.revision)
     back, gone = image.topics.keys() - store.topics.keys(), store.topics.keys() - image.topics.keys()
@@ -240,66 +262,23 @@ def plan_recovery(
     )
 
 
-def _recovered(
-    image: MetadataImage,
-    topic_id: TopicId,
-    number: int,
-    state: PartitionImage,
-    now: PartitionImage | None,
-    logs: Mapping[BrokerId, SurveyedReplica],
-) -> tuple[PartitionRecord, tuple[int | None, int | None]]:
-    """A partition's record, and from where to where the log goes that counts."""
-    members = [
-        (member, logs[member])
-        for member, epoch in zip(state.isr, state.isr_epochs, strict=True)
-        if member in logs and not image.is_stale(member, topic_id, number, epoch)
-    ]
-    best = max(((log.leader_epoch, log.log_end_offset) for _, log in members), default=None)
-    isr = tuple(member for member, log in members if (log.leader_epoch, log.log_end_offset) == best)
-    starts = [log.log_start_offset for member, log in members if member in isr]
-    if isr:
-        # A delete that was acknowledged is on all of them; what only some have was one of a leader alone.
-        isr = tuple(member for member, log in members if member in isr and log.log_start_offset == max(starts))
-    epoch = max([state.leader_epoch, now.leader_epoch if now else 0, *(log.leader_epoch for log in logs.values())]) + EPOCH_JUMP
-    partition_epoch = max(state.partition_epoch, now.partition_epoch if now else 0) + 1
-    in_sync = isr or state.isr
-    record = PartitionRecord(
-        state.replicas, in_sync, (LONG_AGO,) * len(in_sync), NO_LEADER, epoch, partition_epoch, state.adding, state.removing
+def _shown(topic: TopicImage, number: int, found: Choice, leader_epoch: LeaderEpoch) -> RecoveredPartition:
+    state = topic.partitions[number]
+    return RecoveredPartition(
+        topic.name, number, state.isr, found.isr, leader_epoch, found.start, found.end, state.elr, found.elr, found.loss
     )
-    return record, (max(starts), best[1]) if best is not None else (None, None)
 
 
-def _without_logs(state: PartitionImage) -> str:
-    """What becomes of a partition without a sound log of a replica that was in sync. The only replica is led as it is (rule DR8)."""
-    if len(state.replicas) == 1:
-        leader = f"broker {state.replicas[0]}"
-        return f"no sound log of its only replica is given; {leader} leads it with what it has when it starts, perhaps nothing"
-    names = ", ".join(map(str, state.isr))
-    return f"of its in-sync replicas ({names}) no sound log is given; it stays without a leader"
-
-
-def _still_stale(
-    image: MetadataImage, kept: Sequence[tuple[TopicId, int, PartitionImage]]
-) -> Mapping[BrokerId, Mapping[TopicId, frozenset[int]]]:
-    """Of the partitions whose in-sync sets stay as they are, the replicas that are marked as stale (rule DR8)."""
-    stale: dict[BrokerId, dict[TopicId, frozenset[int]]] = {}
-    for topic_id, number, state in kept:
-        for member, epoch in zip(state.isr, state.isr_epochs, strict=True):
-            if image.is_stale(member, topic_id, number, epoch):
-                replicas = stale.setdefault(member, {})
-                replicas[topic_id] = replicas.get(topic_id, frozenset()) | {number}
-    return stale
-
-
-def _sound_logs(facts: Sequence[BrokerFacts], copy: MetadataCopy) -> dict[tuple[str, int], dict[BrokerId, SurveyedReplica]]:
+def _sound_logs(facts: Sequence[BrokerFacts], copy: MetadataCopy) -> dict[tuple[str, int], dict[BrokerId, GivenLog]]:
     """By topic id and partition the logs of each broker, without those in directories that were put back from a copy (rule DR8)."""
-    found: dict[tuple[str, int], dict[BrokerId, SurveyedReplica]] = {}
+    found: dict[tuple[str, int], dict[BrokerId, GivenLog]] = {}
     for each in facts:
         newest = _registered(each, copy)
         for directory in each.directories:
             if directory.registration == newest:
                 for replica in directory.replicas:
-                    found.setdefault((replica.topic_id, replica.partition), {})[each.broker_id] = replica
+                    log = GivenLog(replica, directory.may_lack_records)
+                    found.setdefault((replica.topic_id, replica.partition), {})[each.broker_id] = log
     return found
 
 

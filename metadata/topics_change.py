@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 import msgspec
 
 from lowtide.metadata import keys
-from lowtide.metadata.image import NO_CONFIGS, PartitionImage, TopicImage
+from lowtide.metadata.image import NO_CONFIGS, PartitionImage, TopicImage, partition_image
 from lowtide.metadata.records import MetadataCorruptError, PartitionRecord, TopicRecord, decode
 from lowtide.protocol.types import TopicId, parse_topic_id
 
@@ -202,16 +202,4 @@ def _partition(key: bytes, value: bytes, change: KeyValue | Event) -> PartitionI
     if len(record.elr) != len(record.elr_epochs):
         message = f"{key.decode()} in the metadata store has {len(record.elr)} eligible leaders and {len(record.elr_epochs)} epochs"
         raise MetadataCorruptError(message)
-    return PartitionImage(
-        record.replicas,
-        record.isr,
-        record.isr_epochs,
-        record.leader,
-        record.leader_epoch,
-        record.partition_epoch,
-        change.modify_revision,
-        record.adding,
-        record.removing,
-        record.elr,
-        record.elr_epochs,
-    )
+    return partition_image(record, change.modify_revision)

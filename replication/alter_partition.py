@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from lowtide.metadata import keys
 from lowtide.metadata.changes import FENCES, Step
-from lowtide.metadata.records import PartitionRecord, encode
+from lowtide.metadata.records import encode
 from lowtide.metadata.store import ABSENT, MAX_TRANSACTION_OPERATIONS, Compare, Put
 
 if TYPE_CHECKING:
@@ -30,18 +30,7 @@ def plan_alter_partition(changes: Sequence[tuple[Leadership, IsrProposal]]) -> S
     for leadership, proposal in changes:
         base = proposal.base
         key = keys.partition(leadership.topic_id, leadership.number)
-        record = PartitionRecord(
-            replicas=base.replicas,
-            isr=proposal.isr,
-            isr_epochs=proposal.isr_epochs,
-            leader=base.leader,
-            leader_epoch=base.leader_epoch,
-            partition_epoch=base.partition_epoch + 1,
-            adding=base.adding,
-            removing=base.removing,
-            elr=proposal.elr,
-            elr_epochs=proposal.elr_epochs,
-        )
+        record = base.changed(isr=proposal.isr, isr_epochs=proposal.isr_epochs, elr=proposal.elr, elr_epochs=proposal.elr_epochs)
         operations.append(Put(key, encode(record)))
         compares[key] = Compare(key, "modify", "==", base.modify_revision)
         for compare in member_compares(leadership, proposal):

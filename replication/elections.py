@@ -19,7 +19,7 @@ import msgspec
 
 from lowtide.metadata.records import NO_LEADER, PartitionRecord
 from lowtide.protocol.types import BrokerEpoch, BrokerId, TopicId, TopicPartition  # Read at run time, by msgspec.
-from lowtide.replication.eligible_leaders import eligible_leaders, members_of
+from lowtide.replication.eligible_leaders import eligible_leaders
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -120,13 +120,12 @@ def elect(  # noqa: PLR0913  a partition, and how it is looked at, by keyword
     unchanged = isr == partition.isr and wanted == assignment_of(partition) and tuple(eligible) == partition.elr
     if stays and unchanged:
         return None
-    return PartitionRecord(
+    return partition.changed(
         replicas=wanted.replicas,
         isr=isr,
         isr_epochs=tuple(voters.epochs[member] if leader == NO_LEADER else image.brokers[member].epoch for member in isr),
         leader=leader,
         leader_epoch=partition.leader_epoch + (0 if stays and not _removes(partition, wanted) else 1),
-        partition_epoch=partition.partition_epoch + 1,
         adding=wanted.adding,
         removing=wanted.removing,
         elr=tuple(eligible),
@@ -153,7 +152,7 @@ def led_uncleanly(old: MetadataImage, delta: ImageDelta) -> dict[TopicPartition,
             if number >= len(before.partitions):
                 break
             was, leader = before.partitions[number], topic.partitions[number].leader
-            if leader not in (NO_LEADER, was.leader) and leader not in members_of(was):
+            if leader not in (NO_LEADER, was.leader) and leader not in was.members:
                 found[TopicPartition(topic.name, number)] = leader
     return found
 
@@ -172,7 +171,7 @@ class _Voters:
         """Online, under the registration of their membership."""
         self.good = tuple(member for member in self.steady if image.may_be_in_sync(member, topic_id, number))
         """Of those the ones that aren't about to stop."""
-        self._known = {member: epoch for member, epoch in members_of(partition).items() if member in assignment.replicas}
+        self._known = {member: epoch for member, epoch in partition.members.items() if member in assignment.replicas}
         self._image, self._topic_id, self._number = image, topic_id, number
         self._partition, self._replicas = partition, assignment.replicas
 
@@ -227,9 +226,7 @@ class _Voters:
     def _has_all(self, replica: BrokerId) -> bool:
         """Whether a replica, there or not, has all that was committed. One that was unregistered is gone for good."""
         epoch = self._known.get(replica)
-        if epoch is None or self._is_stale(replica) or not self._image.is_known(replica):
-            return False
-        return not self._image.may_lack_records(replica, epoch)
+        return epoch is not None and self._image.has_all(replica, self._topic_id, self._number, epoch)
 
     def _is_stale(self, replica: BrokerId) -> bool:
         return self._image.is_stale(replica, self._topic_id, self._number, self._known[replica])

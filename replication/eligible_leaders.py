@@ -13,21 +13,13 @@ nothing, and the last member stays in the in-sync set.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from lowtide.metadata.image import MetadataImage, PartitionImage
-    from lowtide.protocol.types import BrokerEpoch, BrokerId, TopicId
-
-Members: TypeAlias = "dict[BrokerId, BrokerEpoch]"
-"""Replicas, with the registration under which each had all that was committed."""
-
-
-def members_of(partition: PartitionImage) -> Members:
-    """The replicas that have all that was committed, as far as they have lost nothing since: in sync, or eligible."""
-    return dict(zip((*partition.elr, *partition.isr), (*partition.elr_epochs, *partition.isr_epochs), strict=True))
+    from lowtide.metadata.image import Members, MetadataImage, PartitionImage
+    from lowtide.protocol.types import BrokerId, TopicId
 
 
 def eligible_leaders(  # noqa: PLR0913  a partition, and what it becomes
@@ -47,10 +39,6 @@ def eligible_leaders(  # noqa: PLR0913  a partition, and what it becomes
         return {}
     return {
         member: epoch
-        for member, epoch in sorted(members_of(partition).items())
-        if member in replicas
-        and member not in isr
-        and image.is_known(member)
-        and not image.is_stale(member, topic_id, number, epoch)
-        and not image.may_lack_records(member, epoch)
+        for member, epoch in sorted(partition.members.items())
+        if member in replicas and member not in isr and image.has_all(member, topic_id, number, epoch)
     }

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from lowtide.metadata import keys
 from lowtide.metadata.changes import Step
-from lowtide.metadata.records import PartitionRecord, encode
+from lowtide.metadata.records import encode
 from lowtide.metadata.store import ABSENT, Compare, Put
 from lowtide.replication.elections import is_well, steady_epochs
 
@@ -43,16 +43,7 @@ def plan_leader_move(image: MetadataImage, leader: BrokerId, topic: TopicImage, 
     partition = topic.partitions[number]
     if partition.leader != leader or not can_receive(image, topic, number, receiver, steady_epochs(image)):
         return None
-    record = PartitionRecord(
-        replicas=_replicas(partition, receiver),
-        isr=partition.isr,
-        isr_epochs=partition.isr_epochs,
-        leader=receiver,
-        leader_epoch=partition.leader_epoch + 1,
-        partition_epoch=partition.partition_epoch + 1,
-        elr=partition.elr,
-        elr_epochs=partition.elr_epochs,
-    )
+    record = partition.changed(replicas=_replicas(partition, receiver), leader=receiver, leader_epoch=partition.leader_epoch + 1)
     key = keys.partition(topic.topic_id, number)
     compares = [Compare(key, "modify", "==", partition.modify_revision), Compare(keys.shutdown(receiver), "create", "==", ABSENT)]
     for member, epoch in zip(partition.isr, partition.isr_epochs, strict=True):

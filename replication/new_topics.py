@@ -15,11 +15,18 @@ import msgspec
 
 from lowtide.metadata import keys
 from lowtide.metadata.changes import STEP_PARTITIONS, ChangePlan, Step
-from lowtide.metadata.records import PartitionRecord, TopicRecord, encode
+from lowtide.metadata.records import TopicRecord, encode
 from lowtide.metadata.store import ABSENT, Compare, Put
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import topic_id_text
-from lowtide.replication.placement import brokers_unchanged, check_replicas, check_somebody_stays, new_partition_records, place_replicas
+from lowtide.replication.placement import (
+    brokers_unchanged,
+    check_replicas,
+    check_somebody_stays,
+    new_partition_record,
+    new_partition_records,
+    place_replicas,
+)
 from lowtide.replication.refusal import Refusal
 from lowtide.replication.steps import MAX_STEP_COMPARES
 from lowtide.replication.topic_names import CLUSTER_METADATA_TOPIC, check_topic_name, find_collision
@@ -174,20 +181,9 @@ def plan_adoption(
     have seen. `configs` have been checked.
     """
     epoch = image.brokers[broker_id].epoch
+    epochs = {broker_id: epoch}
     puts = [
-        Put(
-            keys.partition(topic_id, number),
-            encode(
-                PartitionRecord(
-                    replicas=(broker_id,),
-                    isr=(broker_id,),
-                    isr_epochs=(epoch,),
-                    leader=broker_id,
-                    leader_epoch=leader_epoch,
-                    partition_epoch=0,
-                )
-            ),
-        )
+        Put(keys.partition(topic_id, number), new_partition_record((broker_id,), (broker_id,), epochs, leader_epoch=leader_epoch))
         for number, leader_epoch in enumerate(leader_epochs)
     ]
     head = [

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from lowtide.metadata.image import MetadataImage
-    from lowtide.protocol.types import BrokerEpoch, BrokerId
+    from lowtide.protocol.types import BrokerEpoch, BrokerId, LeaderEpoch
     from lowtide.runtime.random import Random
 
 
@@ -166,7 +166,9 @@ class _Stripes:
             self._random.shuffle(rack.fenced.brokers)
 
 
-def new_partition_record(replicas: tuple[BrokerId, ...], isr: tuple[BrokerId, ...], epochs: Mapping[BrokerId, BrokerEpoch]) -> bytes:
+def new_partition_record(
+    replicas: tuple[BrokerId, ...], isr: tuple[BrokerId, ...], epochs: Mapping[BrokerId, BrokerEpoch], *, leader_epoch: LeaderEpoch = 0
+) -> bytes:
     """The record of a partition that begins with `isr` in sync, the first of them leading."""
     return encode(
         PartitionRecord(
@@ -174,7 +176,7 @@ def new_partition_record(replicas: tuple[BrokerId, ...], isr: tuple[BrokerId, ..
             isr=isr,
             isr_epochs=tuple(epochs[broker_id] for broker_id in isr),
             leader=isr[0],
-            leader_epoch=0,
+            leader_epoch=leader_epoch,
             partition_epoch=0,
         )
     )

@@ -8,7 +8,6 @@ from lowtide.metadata import keys
 from lowtide.metadata.changes import NO_CHANGE, STEP_PARTITIONS, ChangePlan, Step
 from lowtide.metadata.records import ELIGIBLE_LEADERS_LEVEL, LOG_START_REPORTING_LEVEL, FeaturesRecord, encode
 from lowtide.metadata.store import Compare, Delete, Put
-from lowtide.replication.eligible_leaders import members_of
 from lowtide.replication.steps import MAX_STEP_COMPARES
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ def _is_needed(image: MetadataImage, broker_id: BrokerId, mark: StaleMark) -> bo
             continue
         for number in sorted(numbers):
             partition = topic.partitions[number] if number < len(topic.partitions) else None
-            if partition is not None and members_of(partition).get(broker_id, mark.revision) < mark.revision:
+            if partition is not None and partition.members.get(broker_id, mark.revision) < mark.revision:
                 return True
     return False
 

@@ -14,7 +14,6 @@ from typing import Final
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import Offset
 from lowtide.replication.controller import ControllerSettings, elects_unclean
-from lowtide.replication.eligible_leaders import members_of
 from lowtide.runtime.random import Random
 from lowtide.simulation.cluster_load import PartitionLoad
 from lowtide.simulation.cluster_world import ClusterWorld
@@ -100,7 +99,7 @@ def can_be_led(cluster: ClusterWorld, topic_name: str, number: int) -> bool:
         return True
     state = topic.partitions[number]
     return elects_unclean(topic, ControllerSettings(elects_unclean=cluster.unclean)) or any(
-        cluster.invariants.promises.is_sound(member, topic.topic_id, number, epoch) for member, epoch in members_of(state).items()
+        cluster.invariants.promises.is_sound(member, topic.topic_id, number, epoch) for member, epoch in state.members.items()
     )
 
 

@@ -25,7 +25,6 @@ from lowtide.metadata.image import MetadataImage, PartitionImage, TopicImage
 from lowtide.metadata.store import Batch
 from lowtide.protocol.records import iterate_batches
 from lowtide.protocol.types import BrokerId, Offset, TopicId, TopicPartition
-from lowtide.replication.eligible_leaders import members_of
 from lowtide.simulation.chronicle import Chronicle
 from lowtide.simulation.cluster_promises import ClusterPromises, Committed, Key
 from lowtide.simulation.isr_changes import IsrChanges
@@ -293,7 +292,7 @@ class ClusterInvariants:
         deleted = 0 if load is None else load.history.acknowledged_delete
         committed = self.promises.committed(topic.topic_id, number)
         image = self._shared.image
-        for member, epoch in members_of(state).items():
+        for member, epoch in state.members.items():
             watch = self.watches.find(member, topic.topic_id, number)
             if watch is None or not self.promises.has_disk_since(member, epoch):
                 continue

@@ -12,7 +12,6 @@ from typing import TypeAlias
 
 from lowtide.metadata.image import MetadataImage, PartitionImage, TopicImage
 from lowtide.protocol.types import BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
-from lowtide.replication.eligible_leaders import members_of
 from lowtide.simulation.chronicle import Chronicle
 from lowtide.simulation.loaded_partition import LoadedPartition
 from lowtide.simulation.machines import Machine
@@ -115,13 +114,12 @@ class ClusterPromises:
     def on_store_brought_forward(self, before: MetadataImage) -> None:
         """The store was put back and brought forward: epochs count from the beginning. `before` is what it said before it was put back.
 
-        Members of ISRs were chosen by what their logs have. That may lack what no replica had flushed.
+        Members of ISRs were chosen by what their logs have, of those in sync and those eligible. That may lack what no replica had flushed.
         """
         for topic in before.topics.values():
             known = self._shared.image.topic_by_id(topic.topic_id)
             for number, state in enumerate(() if known is None else topic.partitions):
-                members = zip(state.isr, state.isr_epochs, strict=True)
-                if all(epoch <= self._lossy.get(member, -1) for member, epoch in members):
+                if all(epoch <= self._lossy.get(member, -1) for member, epoch in state.members.items()):
                     leader = known.partitions[number].isr[0]  # type: ignore[union-attr]
                     self._on_lossy_leader(leader, topic, number)
         self._lossy.clear()
@@ -133,7 +131,7 @@ class ClusterPromises:
         One that is still registered by that may be dead by now, and then can't act in it; a process that has begun since registers again.
         """
         leader = state.leader
-        members = members_of(former)
+        members = former.members
         name = f"{topic.name}-{number}"
         image = self._shared.image
         self._chronicle.counts["election of an eligible leader"] += leader in former.elr

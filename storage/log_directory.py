@@ -37,10 +37,11 @@ from lowtide.storage.errors import RefusedDirectoryError, StorageError, is_passi
 
 LOCK_FILE = ".lock"
 REGISTRATION_COUNTER = "lowtide-registration"
-PAGE_CACHE_NOTE = "lowtide-page-cache"
-"""Through which memory the files were written since the last start: as long as it lives, nothing is lost that was not synced."""
 """The number of the registration under which the directory was used last, as decimal digits. Rewritten, durably, by each registration; a
 directory in which it's missing or behind the cluster's is stale."""
+
+PAGE_CACHE_NOTE = "lowtide-page-cache"
+"""Through which memory the files were written since the last start: as long as it lives, nothing is lost that was not synced."""
 
 PROCESSES_FOLDER = "lowtide-processes"
 """In a log directory of the first of several brokers of a machine: the log directories of the others, each under its id."""
@@ -94,17 +95,16 @@ class LogDirectory:
         """
         lock = _locked(filesystem, path)
         try:
-            was_used = filesystem.exists(f"{path}/{META_PROPERTIES}")
+            lacks = may_lack_records(filesystem, path)
             properties = _claimed(filesystem, path, identity, random)
             stopped_cleanly = filesystem.exists(f"{path}/{CLEAN_SHUTDOWN_MARKER}")
-            may_lack_records = was_used and not stopped_cleanly and not _has_kept_page_cache(filesystem, path)
         except OSError as error:
             lock.release()
             raise _unusable(path, error) from error
         except StorageError:
             lock.release()
             raise
-        return cls(filesystem, path, lock, properties, stopped_cleanly=stopped_cleanly, may_lack_records=may_lack_records)
+        return cls(filesystem, path, lock, properties, stopped_cleanly=stopped_cleanly, may_lack_records=lacks)
 
     def begin_use(self) -> None:
         """From here on an end is no clean stop, unless it says so again. Start code: it syncs. Errors: OSError."""
@@ -159,6 +159,12 @@ class LogDirectory:
     def release(self) -> None:
         """Gives up the lock; another broker may now use the directory."""
         self._lock.release()
+
+
+def may_lack_records(filesystem: FileSystem, path: str) -> bool:
+    """Whether a directory was in use when the machine stopped, or may have been. Errors: OSError."""
+    was_used, stopped_cleanly = (filesystem.exists(f"{path}/{name}") for name in (META_PROPERTIES, CLEAN_SHUTDOWN_MARKER))
+    return was_used and not stopped_cleanly and not _has_kept_page_cache(filesystem, path)
 
 
 def _has_kept_page_cache(filesystem: FileSystem, path: str) -> bool:

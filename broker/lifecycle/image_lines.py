@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lowtide.metadata.records import NO_LEADER
 from lowtide.protocol.types import TopicPartition
-from lowtide.replication.eligible_leaders import members_of
 
 if TYPE_CHECKING:
     from lowtide.metadata.image import ImageDelta, MetadataImage, PartitionImage
@@ -112,7 +111,7 @@ class ImageLines:
 
 def _election(now: PartitionImage) -> dict[str, Any]:
     """Without a leader: the brokers of which one has to come back, with all that it had (KIP-966)."""
-    waits = {} if now.has_leader else {"waits_for": sorted(members_of(now))}
+    waits = {} if now.has_leader else {"waits_for": sorted(now.members)}
     return {"leader_epoch": now.leader_epoch} | waits
 
 

@@ -18,6 +18,7 @@ from lowtide.protocol.types import NO_LEADER_EPOCH, ZERO_TOPIC_ID, LeaderEpoch, 
 from lowtide.runtime.filesystem import AlreadyLockedError, FileSystem
 from lowtide.storage.checkpoint import (
     CLEAN_SHUTDOWN_MARKER,
+    HIGH_WATERMARK_CHECKPOINT,
     LEADER_EPOCH_CHECKPOINT,
     META_PROPERTIES,
     RECOVERY_POINT_CHECKPOINT,
@@ -28,14 +29,17 @@ from lowtide.storage.checkpoint import (
 )
 from lowtide.storage.errors import StorageError, storage_error
 from lowtide.storage.log.segment_names import LOG_SUFFIX
-from lowtide.storage.log_directory import LOCK_FILE, REGISTRATION_COUNTER, list_directory
+from lowtide.storage.log_directory import LOCK_FILE, REGISTRATION_COUNTER, list_directory, may_lack_records
 from lowtide.storage.log_start.journal_format import JOURNAL_NAME, JournalDamageError, decode_journal
 
 _OFFSET_DIGITS: Final = 20
 
 
 class SurveyedReplica(msgspec.Struct, frozen=True):
-    """One log. `log_end_offset` is exclusive; `leader_epoch` is the latest that it knows, -1 for none. The topic id is in text form."""
+    """One log. `log_end_offset` is exclusive; `leader_epoch` is the latest that it knows, -1 for none. The topic id is in text form.
+
+    `high_watermark` is the last one that was noted: what is below it was committed, also where the log has lost it since.
+    """
 
     topic: str
     partition: int
@@ -43,16 +47,18 @@ class SurveyedReplica(msgspec.Struct, frozen=True):
     log_start_offset: Offset
     log_end_offset: Offset
     leader_epoch: LeaderEpoch
+    high_watermark: Offset = 0
 
 
 class SurveyedDirectory(msgspec.Struct, frozen=True):
-    """A log directory. `registration`: see `LogDirectory.registration`."""
+    """A log directory. `registration`: see `LogDirectory.registration`; `may_lack_records`: see there too, as seen on this machine."""
 
     path: str
     cluster_id: str
     node_id: int
     registration: int | None
     replicas: tuple[SurveyedReplica, ...]
+    may_lack_records: bool = False
 
 
 class _Known(NamedTuple):
@@ -60,6 +66,7 @@ class _Known(NamedTuple):
 
     starts: Mapping[tuple[TopicId, int], Offset]
     recovery_points: Mapping[TopicPartition, Offset]
+    high_watermarks: Mapping[TopicPartition, Offset]
     is_clean: bool
 
 
@@ -91,7 +98,8 @@ def _survey(filesystem: FileSystem, path: str) -> SurveyedDirectory:
     folders = list_directory(filesystem, path).partitions
     known = _Known(
         starts=_log_starts(filesystem, path),
-        recovery_points=_recovery_points(filesystem, f"{path}/{RECOVERY_POINT_CHECKPOINT}"),
+        recovery_points=_checkpoint(filesystem, f"{path}/{RECOVERY_POINT_CHECKPOINT}"),
+        high_watermarks=_checkpoint(filesystem, f"{path}/{HIGH_WATERMARK_CHECKPOINT}"),
         is_clean=filesystem.exists(f"{path}/{CLEAN_SHUTDOWN_MARKER}"),
     )
     replicas = [
@@ -100,11 +108,13 @@ def _survey(filesystem: FileSystem, path: str) -> SurveyedDirectory:
         if topic_id != ZERO_TOPIC_ID
     ]
     registration = int(text) if text.isdigit() else None
-    return SurveyedDirectory(path, properties.cluster_id, properties.node_id, registration, tuple(replicas))
+    return SurveyedDirectory(
+        path, properties.cluster_id, properties.node_id, registration, tuple(replicas), may_lack_records(filesystem, path)
+    )
 
 
-def _recovery_points(filesystem: FileSystem, path: str) -> dict[TopicPartition, Offset]:
-    """Nothing where they can't be read: then everything is checked."""
+def _checkpoint(filesystem: FileSystem, path: str) -> dict[TopicPartition, Offset]:
+    """Nothing where it can't be read: without recovery points everything is checked."""
     try:
         return decode_offsets(filesystem.read_bytes(path), path) if filesystem.exists(path) else {}
     except CheckpointError:
@@ -130,7 +140,8 @@ def _replica(filesystem: FileSystem, folder: str, key: TopicPartition, topic_id:
     if filesystem.exists(checkpoint):
         entries = decode_epochs(filesystem.read_bytes(checkpoint), checkpoint)
         epoch = max([epoch, *(each for each, first in entries if first <= end)])
-    return SurveyedReplica(key.topic, key.partition, topic_id_text(topic_id), start, max(start, end), epoch)
+    high_watermark = known.high_watermarks.get(key, 0)
+    return SurveyedReplica(key.topic, key.partition, topic_id_text(topic_id), start, max(start, end), epoch, high_watermark)
 
 
 def _end_of_log(filesystem: FileSystem, folder: str, bases: Sequence[Offset], recovery_point: Offset | None) -> tuple[Offset, LeaderEpoch]:

@@ -42,13 +42,23 @@ TOPIC_ID = b"T" * 16
 PREFIX = b"/lowtide/"
 
 
-def rows(revision: int, *, isr: tuple[int, ...] = (1, 2, 3), leader_epoch: int = 4, history: str = "H", **further: bytes) -> list[Row]:
+def rows(
+    revision: int,
+    *,
+    isr: tuple[int, ...] = (1, 2, 3),
+    elr: tuple[int, ...] = (),
+    leader_epoch: int = 4,
+    history: str = "H",
+    replicas: tuple[int, ...] = (1, 2, 3),
+    **further: bytes,
+) -> list[Row]:
+    state = PartitionRecord(replicas, isr, (20,) * len(isr), isr[0], leader_epoch, 7, elr=elr, elr_epochs=(20,) * len(elr))
     values = {
         keys.CLUSTER_ID: b"C",
         keys.HISTORY: encode(HistoryRecord(history)),
         keys.topic("t"): encode(TopicRecord(topic_id_text(TOPIC_ID), 1)),
         keys.topic_id(TOPIC_ID): b"t",
-        keys.partition(TOPIC_ID, 0): encode(PartitionRecord((1, 2, 3), isr, (20,) * len(isr), isr[0], leader_epoch, 7)),
+        keys.partition(TOPIC_ID, 0): encode(state),
         keys.topic_config("t"): b'{"retention.ms":"-1"}',
         keys.NEXT_PRODUCER_ID: b"5000",
         keys.CONTROLLER_EPOCH: b"3",
@@ -65,11 +75,20 @@ def copy_of(found: list[Row], revision: int) -> bytes:
     return b"".join(encode_copy(MetadataCopy(found, revision, history_id=history.history_id, cluster_id="C")))
 
 
-def facts(
-    broker_id: int, revision: int, *, start: int = 0, end: int = 10, epoch: int = 4, number: int | None = 2, found: list[Row] | None = None
+def facts(  # noqa: PLR0913  what a directory holds, by keyword
+    broker_id: int,
+    revision: int,
+    *,
+    start: int = 0,
+    end: int = 10,
+    epoch: int = 4,
+    number: int | None = 2,
+    found: list[Row] | None = None,
+    high_watermark: int = 0,
+    may_lack_records: bool = False,
 ) -> BrokerFacts:
-    replica = SurveyedReplica("t", 0, topic_id_text(TOPIC_ID), start, end, epoch)
-    directory = SurveyedDirectory(f"/disk{broker_id}", "C", broker_id, number, (replica,))
+    replica = SurveyedReplica("t", 0, topic_id_text(TOPIC_ID), start, end, epoch, high_watermark)
+    directory = SurveyedDirectory(f"/disk{broker_id}", "C", broker_id, number, (replica,), may_lack_records)
     return facts_of([directory], [copy_of(found or rows(revision), revision)])
 
 

@@ -18,7 +18,7 @@ from lowtide.replication import in_sync_replicas
 from lowtide.replication.alter_partition import plan_alter_partition
 from lowtide.replication.controller import ControllerSettings, min_insync_replicas, plan_controller_work
 from lowtide.replication.elections import Assignment, Election, elect, led_uncleanly
-from lowtide.replication.eligible_leaders import eligible_leaders, members_of
+from lowtide.replication.eligible_leaders import eligible_leaders
 from lowtide.replication.leadership import FollowerFetch
 
 from .leaders import FakeLog, leads, partition_of
@@ -226,7 +226,7 @@ def test_who_is_eligible_was_in_sync_or_eligible_and_lost_nothing(
     isr = tuple(sorted(data.draw(st.sets(st.sampled_from(REPLICAS), min_size=1))))
     found = eligible_leaders(image_of(ALIVE, unclean=unclean), TOPIC_ID, 0, before, isr, REPLICAS, least)
     assert not set(found) & set(isr)
-    assert found.items() <= members_of(before).items()
+    assert found.items() <= before.members.items()
     assert not found or len(isr) < least
     assert all(epoch >= unclean.get(member, 0) for member, epoch in found.items())
 

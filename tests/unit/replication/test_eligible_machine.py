@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from lowtide.metadata.image import BrokerImage, MetadataImage, PartitionImage
 from lowtide.metadata.records import NO_LEADER, FeaturesRecord, PartitionRecord
 from lowtide.replication.elections import elect
-from lowtide.replication.eligible_leaders import eligible_leaders, members_of
+from lowtide.replication.eligible_leaders import eligible_leaders
 
 TOPIC_ID = b"T" * 16
 REPLICAS = (1, 2, 3)
@@ -79,7 +79,7 @@ class Eligible(RuleBasedStateMachine):
         return leader != NO_LEADER and self.alive.get(leader) == self.isr.get(leader)
 
     def complete(self) -> list[int]:
-        known = members_of(self.partition).items()
+        known = self.partition.members.items()
         return [member for member, epoch in known if member not in self.lost_power and epoch >= self.unclean.get(member, 0)]
 
     @rule(broker=BROKERS)
