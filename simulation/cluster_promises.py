@@ -75,6 +75,10 @@ class ClusterPromises:
             broker_id, topic_id, number, member_epoch
         )
 
+    def all_may_lack_records(self, state: PartitionImage) -> bool:
+        """Whether every replica that had everything has lost its power or its disk since it was known to have it."""
+        return all(epoch <= self._lossy.get(member, -1) for member, epoch in state.members.items())
+
     def load_of(self, topic: str, number: int) -> LoadedPartition | None:
         """Who loads a partition, None if no client does."""
         return self.loads.get(topic, {}).get(number)
@@ -119,7 +123,7 @@ class ClusterPromises:
         for topic in before.topics.values():
             known = self._shared.image.topic_by_id(topic.topic_id)
             for number, state in enumerate(() if known is None else topic.partitions):
-                if all(epoch <= self._lossy.get(member, -1) for member, epoch in state.members.items()):
+                if self.all_may_lack_records(state):
                     leader = known.partitions[number].isr[0]  # type: ignore[union-attr]
                     self._on_lossy_leader(leader, topic, number)
         self._lossy.clear()

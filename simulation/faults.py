@@ -37,7 +37,7 @@ from lowtide.simulation.disk_faults import (
 from lowtide.simulation.held_loops import held_loop
 from lowtide.simulation.machines import Machine, State
 from lowtide.simulation.shared_machines import death_is_seen, leaders_are_given, machine_dies, supervisor_dies
-from lowtide.simulation.store_restores import store_restored
+from lowtide.simulation.store_restores import store_lost, store_restored
 from lowtide.simulation.uncommitted_leaders import leaders_die_uncommitted
 
 Fault: TypeAlias = "Callable[[ClusterWorld], Awaitable[None]]"
@@ -339,8 +339,9 @@ WHERE_NAMED: Final[dict[str, tuple[Fault, int]]] = {
     "leaders are given": (leaders_are_given, 16),
     "late shutdown": (late_shutdown, 8),
     "late removal": (late_removal, 8),
+    "store lost": (store_lost, 1),
 }
 """Those that need a cluster made for them, or that have runs of their own: they strike where a run names them."""
 
-ALONE: Final = frozenset({"store restored"})
+ALONE: Final = frozenset({"store restored", "store lost"})
 """Those that are an operator's work with all brokers: they wait until the others are over, which wait for them."""

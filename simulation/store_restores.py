@@ -1,5 +1,8 @@
 """The metadata store of a simulated cluster is put back to a backup, with all brokers up, some or none; then an operator brings it forward.
 
+Or it is lost after one broker after the other has gone, the last ones with their power: fewer members are in sync than there should be, and
+who is eligible as a leader (KIP-966) decides what is left. Then it is made again of the log directories, or of a backup and them.
+
 Checked beside what always is: no broker acts on such a store, neither leading nor answering success; no folder of a log goes away; and once
 the metadata are brought forward everything that was acknowledged is there, as at the end of every run.
 """
@@ -10,14 +13,17 @@ import asyncio
 from typing import Final
 
 from lowtide.broker.lifecycle.metadata_copies import COPY_FILE
-from lowtide.metadata import recovery
+from lowtide.metadata import keys, recovery
+from lowtide.metadata.image import MetadataImage
 from lowtide.metadata.image_change import load_image
-from lowtide.metadata.recovery_writer import bring_forward, read_rows, until_nobody_is_registered
-from lowtide.metadata.store import Put
+from lowtide.metadata.metadata_copy import MetadataCopy, Row, rows_of
+from lowtide.metadata.recovery_writer import RECOVERY, bring_forward, read_rows, until_nobody_is_registered
+from lowtide.metadata.restore import begin_restore, plan_restore
+from lowtide.metadata.store import Put, Revision
 from lowtide.metadata.store_guard import WITNESS_INTERVAL_MS
 from lowtide.simulation.cluster_world import ClusterWorld
 from lowtide.simulation.machines import Machine, State
-from lowtide.simulation.shared_store import PREFIX
+from lowtide.simulation.shared_store import PREFIX, StoreSnapshot
 from lowtide.storage.directory.directory_survey import survey
 from lowtide.storage.log_directory import parse_folder_name
 
@@ -25,6 +31,11 @@ REFUSED_WITHIN_S: Final = 6.0
 """A session of a second, some tries to reach the store, and a start."""
 
 QUIET_S: Final = 2.0
+
+SHRINKS_WITHIN_S: Final = (1.2, 3.0)
+"""A session of a second, and who is left changes in-sync sets."""
+
+EMPTY: Final = StoreSnapshot({}, 1)
 
 
 async def store_restored(cluster: ClusterWorld) -> None:
@@ -55,6 +66,7 @@ async def store_restored(cluster: ClusterWorld) -> None:
     for machine in away:
         cluster.kill(machine)
     cluster.invariants.leave_store()
+    before = shared.image
     shared.stop()
     await cluster.sleep(0.01, 0.5)
     folders = {machine.broker_id: _folders(cluster, machine) for machine in cluster.machines}
@@ -66,9 +78,38 @@ async def store_restored(cluster: ClusterWorld) -> None:
         await cluster.sleep(0.0, 1.0)
     await _check_refused(cluster, folders)
     cluster.effects["store put back"] += 1
-    await _bring_forward(cluster)
+    await _bring_forward(cluster, before)
     for machine in cluster.shuffled():
         cluster.start(machine)
+    cluster.pardon_all(after_s=3.0)
+
+
+async def store_lost(cluster: ClusterWorld) -> None:
+    """Take a backup, lose one broker after the other and then the store, and make it again."""
+    shared, random = cluster.shared, cluster.random
+    for machine in cluster.machines:
+        cluster.start(machine)
+    for machine in cluster.machines:
+        await cluster.until_up(machine)
+    backup = shared.snapshot()
+    cluster.excuse_all()
+    await cluster.sleep(0.5, 2.0)
+    for left, machine in zip(reversed(range(len(cluster.machines))), cluster.shuffled(), strict=True):
+        cluster.kill(machine, power=random.random() < (0.2 if left else 0.7))
+        await cluster.sleep(*(SHRINKS_WITHIN_S if random.random() < 0.8 else (0.0, 0.2)))  # noqa: PLR2004
+    cluster.invariants.leave_store()
+    before = shared.image
+    below = [state for topic in before.topics.values() for state in topic.partitions if state.elr]
+    cluster.effects["store lost with eligible leaders"] += bool(below)
+    shared.stop()
+    shared.restore(EMPTY)
+    shared.start()
+    cluster.note("the store is lost")
+    cluster.effects["store lost"] += 1
+    await _bring_forward(cluster, before, backup if random.random() < 0.5 else None)  # noqa: PLR2004
+    for machine in cluster.shuffled():
+        cluster.start(machine)
+        await cluster.sleep(0.0, 1.0)
     cluster.pardon_all(after_s=3.0)
 
 
@@ -89,8 +130,8 @@ async def _check_refused(cluster: ClusterWorld, folders: dict[int, set[str]]) ->
             cluster.chronicle.violate(f"{machine.host} has removed {sorted(gone)} for metadata that were put back")
 
 
-async def _bring_forward(cluster: ClusterWorld) -> None:
-    """What docs/etcd.md has an operator do."""
+async def _bring_forward(cluster: ClusterWorld, before: MetadataImage, backup: StoreSnapshot | None = None) -> None:
+    """What docs/etcd.md has an operator do, or with a backup docs/backup.md. `before` is what the store said before it went."""
     for machine in cluster.machines:
         cluster.kill(machine)
     facts = [_facts(cluster, machine) for machine in cluster.machines]
@@ -100,12 +141,33 @@ async def _bring_forward(cluster: ClusterWorld) -> None:
     reason = recovery.is_needed(facts, rows, revision, cluster.shared.raft_surplus)
     if reason is None:
         cluster.chronicle.violate("the store was put back, and nothing shows it")
-    plan = recovery.plan_recovery(facts, rows, without=(), history_id=f"history {cluster.shared.restores}", raft_surplus=-1_000_000)
-    await bring_forward(store, PREFIX, plan)
+    history_id = f"history {cluster.shared.restores}"
+    if backup is None:
+        plan = recovery.plan_recovery(facts, rows, without=(), history_id=history_id, raft_surplus=-1_000_000)
+        beginning = RECOVERY
+    else:
+        copy = _copy(rows_of(backup.keys.values(), PREFIX), backup.revision)
+        plan = plan_restore(copy, facts, rows, without=(), history_id=history_id, raft_surplus=-1_000_000)
+        beginning = begin_restore(copy, rows, replaces=False)
+    _check_losses(cluster, plan, before)
+    await bring_forward(store, PREFIX, plan, beginning)
     cluster.note(f"the metadata are brought forward to what broker {plan.source} knows")
     disk = cluster.shared.disk
     cluster.shared.image = load_image(disk.keys.values(), disk.revision, prefix=PREFIX)
     cluster.invariants.follow_store()
+
+
+def _copy(found: list[Row], revision: Revision) -> MetadataCopy:
+    rows = {row[0]: row for row in found}
+    return MetadataCopy(found, revision, history_id=recovery.history_of(rows).history_id, cluster_id=rows[keys.CLUSTER_ID][1].decode())
+
+
+def _check_losses(cluster: ClusterWorld, plan: recovery.RecoveryPlan, before: MetadataImage) -> None:
+    """An operator is asked to accept a loss only where every replica that had everything may have lost something."""
+    for each in plan.partitions:
+        topic = before.topics.get(each.topic)
+        if each.loss and topic is not None and not cluster.invariants.promises.all_may_lack_records(topic.partitions[each.partition]):
+            cluster.chronicle.violate(f"a recovery says that records are lost, and some replica has them: {each.loss}")
 
 
 def _facts(cluster: ClusterWorld, machine: Machine) -> recovery.BrokerFacts:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import shutil
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -13,6 +16,7 @@ from lowtide.storage.log_directory import PAGE_CACHE_NOTE
 from lowtide.testing.etcd import missing
 
 from .cluster_processes import ClusterProcesses
+from .serving import run_to_end
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
@@ -89,3 +93,42 @@ async def test_a_member_whose_process_was_killed_leads_at_once(cluster: ClusterP
     await cluster.until_in_sync(TOPIC, members={1, 2})
     _, records = await cluster.fetch(1, TOPIC, 0)
     assert list(records.values()) == VALUES
+
+
+async def recover(*words: str) -> tuple[int, str]:
+    done = await asyncio.to_thread(run_to_end, [sys.executable, "-m", "lowtide.cli.main", "metadata", *words])
+    return done.returncode, done.stdout + done.stderr
+
+
+async def test_the_last_member_loses_its_power_and_the_metadata_are_lost(cluster: ClusterProcesses, tmp_path: Path) -> None:
+    """Who was eligible leads after the recovery. Without its log the operator is told what is lost, and nothing is done."""
+    await cluster.create_topic(TOPIC, [[1, 2, 3]])
+    assert (await cluster.produce(1, TOPIC, VALUES)).error_code == ErrorCode.NONE
+    assert (await cluster.delete(1, TOPIC, DELETED)).error_code == ErrorCode.NONE
+    await cluster.kill(2)
+    await cluster.until_partition(TOPIC, lambda row: set(row.isr_nodes) == {1, 3}, of=1)
+    await cluster.kill(3)
+    await cluster.until_partition(TOPIC, lambda row: row.isr_nodes == [1] and row.leader_id == 1, of=1)
+    await cluster.kill(1)
+    lose_power(cluster.directories[1])
+    await asyncio.to_thread(cluster.etcd.kill)
+    shutil.rmtree(cluster.etcd.directory)
+    await asyncio.to_thread(cluster.etcd.start)
+    files = {broker_id: str(tmp_path / f"broker-{broker_id}.json") for broker_id in cluster.ids}
+    for broker_id, file in files.items():
+        assert (await recover("export", "--log-dirs", str(cluster.directories[broker_id]), file))[0] == 0
+    words = ("recover", "--metadata", f"etcd://{cluster.etcd.endpoint}", "--yes")
+    code, output = await recover(*words, files[1], files[2], "--without", "3")
+    assert code == 1
+    assert f"LOSS: {TOPIC}-0: " in output
+    assert "nothing was changed" in output
+    code, output = await recover(*words, *files.values())
+    assert (code, "LOSS" in output) == (0, False), output
+    await cluster.start(1, 2)
+    await cluster.until_partition(TOPIC, lambda row: set(row.offline_replicas) == {3} and row.leader_id == -1, of=1)
+    await cluster.start(3)
+    await cluster.until_partition(TOPIC, lambda row: row.leader_id == 3, of=1)
+    await cluster.until_in_sync(TOPIC)
+    assert await cluster.bounds(3, TOPIC) == (DELETED, len(VALUES))
+    _, records = await cluster.fetch(3, TOPIC, DELETED)
+    assert list(records.values()) == VALUES[DELETED:]

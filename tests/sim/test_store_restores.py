@@ -1,5 +1,7 @@
 """The metadata store is restored from a backup, with all brokers up, some or none, and recovered: no acknowledged record or delete is lost.
 
+Or it is lost after brokers have gone one by one, the last ones with their power, and made again of log directories and a backup.
+
 Bugs planted on purpose in the guards against it: the simulator must find each.
 """
 
@@ -7,13 +9,17 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from lowtide.broker.lifecycle import broker as lifecycle
 from lowtide.metadata import recovery
+from lowtide.metadata.image import PartitionImage
 from lowtide.metadata.metadata_copy import MetadataCopy
+from lowtide.metadata.recovered_members import Choice, GivenLog, choose_members
 from lowtide.metadata.store_guard import StoreGuard
 from lowtide.simulation.cluster_simulation import ClusterSimulation, simulate_cluster
 from lowtide.simulation.shared_store import StoreLink
@@ -28,6 +34,10 @@ def simulate(seed: int) -> ClusterSimulation:
     return simulate_cluster(seed, faults=("store restored",), strikes=1, kinds=("partitions",))
 
 
+def simulate_loss(seed: int) -> ClusterSimulation:
+    return simulate_cluster(seed, faults=("store lost",), strikes=1, kinds=("partitions",), unclean=False)
+
+
 @pytest.mark.seeds
 def test_no_promise_is_broken_by_a_store_that_is_put_back() -> None:
     ways: Counter[str] = Counter()
@@ -37,6 +47,16 @@ def test_no_promise_is_broken_by_a_store_that_is_put_back() -> None:
         text = cluster.chronicle.text()
         ways.update(way for way in ("all up", "some up", "none up", "from a snapshot", "by its files") if way in text)
     assert len(ways) == 5, ways
+
+
+@pytest.mark.seeds
+def test_no_promise_is_broken_by_a_store_that_is_lost_with_the_power_of_machines() -> None:
+    """Too few replicas are in sync then, and eligible leaders have what the last one has lost."""
+    effects: Counter[str] = Counter()
+    for seed in range(SEEDS):
+        effects += Counter(simulate_loss(seed).effects)
+    assert effects["store lost"] == SEEDS
+    assert effects["store lost with eligible leaders"] > SEEDS // 5
 
 
 async def nothing(*_: Any) -> None:
@@ -80,30 +100,75 @@ def recovers_from_the_oldest_copy(patch: Patch) -> None:
 def recovers_every_replica_as_in_sync(patch: Patch) -> None:
     """Every replica counts as in sync, and the shortest log is preferred."""
 
-    def recovered(_image: Any, _topic_id: Any, _number: int, state: Any, _now: Any, logs: Any) -> Any:
-        shortest = min(logs, key=lambda broker_id: (logs[broker_id].leader_epoch, logs[broker_id].log_end_offset))
-        epoch = max(log.leader_epoch for log in logs.values()) + recovery.EPOCH_JUMP
-        record = recovery.PartitionRecord(state.replicas, (shortest,), (1,), -1, epoch, state.partition_epoch + 1)
-        return record, (0, logs[shortest].log_end_offset)
+    def chosen(_image: Any, _topic: Any, _number: int, logs: Any) -> Choice:
+        shortest = min(logs, key=lambda broker_id: logs[broker_id].end)
+        return Choice((shortest,), (), 0, logs[shortest].end[1])
 
-    patch.setattr(recovery, "_recovered", recovered)
+    patch.setattr(recovery, "choose_members", chosen)
+
+
+def with_state(change: Callable[[PartitionImage], PartitionImage]) -> Callable[..., Choice]:
+    """Chooses as if the partition's state were another one."""
+
+    def chosen(image: Any, topic: Any, number: int, logs: Any) -> Choice:
+        partitions = tuple(change(state) for state in topic.partitions)
+        return choose_members(image, msgspec.structs.replace(topic, partitions=partitions), number, logs)
+
+    return chosen
+
+
+def forgets_eligible_leaders(patch: Patch) -> None:
+    """Who had everything, but was not in sync, is truncated to a log that has lost its end."""
+    patch.setattr(recovery, "choose_members", with_state(lambda state: msgspec.structs.replace(state, elr=(), elr_epochs=())))
+
+
+def prefers_whoever_was_in_sync(patch: Patch) -> None:
+    """Eligible leaders are kept as eligible, and their logs are not compared with those of the members in sync."""
+
+    def chosen(image: Any, topic: Any, number: int, logs: Any) -> Choice:
+        state = topic.partitions[number]
+        alone = {broker_id: log for broker_id, log in logs.items() if broker_id in state.isr}
+        return choose_members(image, topic, number, alone or logs)._replace(elr=state.elr)
+
+    patch.setattr(recovery, "choose_members", chosen)
+
+
+def compares_ends_alone(patch: Patch) -> None:
+    """A longer log of an earlier leader epoch counts more than what was committed since."""
+    patch.setattr(GivenLog, "end", property(lambda self: (0, self.replica.log_end_offset)))
+
+
+def ignores_when_logs_start(patch: Patch) -> None:
+    """A replica leads that lacks a delete."""
+
+    def chosen(image: Any, topic: Any, number: int, logs: Any) -> Choice:
+        same = {key: log._replace(replica=msgspec.structs.replace(log.replica, log_start_offset=0)) for key, log in logs.items()}
+        return choose_members(image, topic, number, same)
+
+    patch.setattr(recovery, "choose_members", chosen)
 
 
 PLANTED = [
-    acts_on_whatever_is_there,
-    does_not_ask_for_the_raft_log,
-    directories_remember_nothing,
-    recovers_from_the_oldest_copy,
-    recovers_every_replica_as_in_sync,
+    (acts_on_whatever_is_there, simulate),
+    (does_not_ask_for_the_raft_log, simulate),
+    (directories_remember_nothing, simulate),
+    (recovers_from_the_oldest_copy, simulate),
+    (recovers_every_replica_as_in_sync, simulate),
+    (recovers_every_replica_as_in_sync, simulate_loss),
+    (forgets_eligible_leaders, simulate_loss),
+    (prefers_whoever_was_in_sync, simulate_loss),
+    (compares_ends_alone, simulate_loss),
+    (ignores_when_logs_start, simulate_loss),
 ]
 
 
-@pytest.mark.parametrize("plant", PLANTED, ids=[plant.__name__ for plant in PLANTED])
-def test_a_planted_bug_is_found(plant: Any, monkeypatch: Patch) -> None:
+@pytest.mark.parametrize(("plant", "run"), PLANTED, ids=[f"{plant.__name__}-{run.__name__}" for plant, run in PLANTED])
+def test_a_planted_bug_is_found(plant: Any, run: Any, monkeypatch: Patch) -> None:
     plant(monkeypatch)
     for seed in range(PLANT_SEEDS):
         try:
-            simulate(seed)
-        except Exception:  # noqa: BLE001 - whatever it is, it was found
+            run(seed)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it was found
+            print(f"seed {seed}: {str(error)[:200]}")
             return
     pytest.fail(f"not found in {PLANT_SEEDS} seeds")
