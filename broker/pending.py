@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
+from lowtide.broker.client_waits import ClientPresence, current_presence
 from lowtide.protocol.types import TopicPartition
 from lowtide.replication.purgatory import DelayedOperation, DelayedOperationPurgatory
 from lowtide.runtime.clock import Clock
@@ -76,15 +77,22 @@ class Pending(Generic[ResponseT]):
     def abandon(self) -> None:
         """The client doesn't wait for this answer any more."""
         self.abandoned = True
+        self._listener = None  # It refers to the connection, and what waits may wait on.
         if not self.done and self.on_abandoned is not None:
             self.on_abandoned()
 
 
 def promised(work: Callable[[], Coroutine[Any, Any, ResponseT | None]], spawn: Spawn, *, name: str) -> Pending[ResponseT]:
-    """The answer that a task will give. If it gives none, or one that can't be sent, the connection is closed."""
+    """The answer that a task will give. If it gives none, or one that can't be sent, the connection is closed.
+
+    When the client goes, the task ends its waits for the answer (`client_wait`), and carries out the rest.
+    """
     pending: Pending[ResponseT] = Pending()
+    presence = ClientPresence()
+    pending.on_abandoned = presence.leave
 
     async def run() -> None:
+        presence.begin()
         try:
             pending.complete(await work())
         except BaseException:
@@ -110,16 +118,24 @@ def mapped(pending: Pending[Any], change: Callable[[Any], Any]) -> Pending[Any]:
     return changed
 
 
-async def answer_of(pending: Pending[ResponseT]) -> ResponseT | None:
-    """Wait for an answer; None if there won't be one."""
+async def answer_of(pending: Pending[ResponseT], *, for_client: bool = False) -> ResponseT | None:
+    """Wait for an answer; None if there won't be one. One that is only passed on, `for_client`, is abandoned when that client goes."""
     answered: asyncio.Future[ResponseT | None] = asyncio.get_running_loop().create_future()
 
     def on_answer(response: ResponseT | None) -> None:
         if not answered.done():
             answered.set_result(response)
 
+    def give_up() -> None:
+        pending.abandon()
+        on_answer(None)
+
     pending.listen(on_answer)
-    return await answered
+    presence = current_presence() if for_client else None
+    if presence is None:
+        return await answered
+    with presence.listening(give_up):
+        return await answered
 
 
 LOCAL_COMMIT_GRACE_MS = 500

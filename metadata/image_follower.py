@@ -63,7 +63,7 @@ class ImageFollower:
         self._age_ms = age_ms
         self._pause_ms = max(pause_ms, age_ms // QUESTIONS_PER_AGE)
         self._listeners: list[ImageListener] = []
-        self._waiting: list[tuple[Revision, asyncio.Future[None]]] = []
+        self._waiting: dict[asyncio.Future[None], Revision] = {}
         self._behind: tuple[Revision, int] | None = None
         self._watching: asyncio.Timeout | None = None
         self._ended = ""
@@ -166,12 +166,11 @@ class ImageFollower:
             (_, self.shown_ms), self._behind = self._behind, None
         for listener in self._listeners:
             listener(old, image, delta)
-        due = [waiter for revision, waiter in self._waiting if revision <= image.revision]
-        if due:
-            self._waiting = [entry for entry in self._waiting if entry[0] > image.revision]
-            for waiter in due:
-                if not waiter.done():
-                    waiter.set_result(None)
+        due = [waiter for waiter, revision in self._waiting.items() if revision <= image.revision]
+        for waiter in due:
+            del self._waiting[waiter]
+            if not waiter.done():
+                waiter.set_result(None)
 
     # Age
 
@@ -205,13 +204,16 @@ class ImageFollower:
             if self._ended:
                 raise SessionError(self._ended)
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append((revision, waiter))
-            await waiter
+            self._waiting[waiter] = revision
+            try:
+                await waiter
+            finally:
+                self._waiting.pop(waiter, None)  # The task that waited may have given up.
 
     def end(self, reason: str) -> None:
         """Nothing will be followed any more: end all waits."""
         self._ended = self._ended or reason
-        for _, waiter in self._waiting:
+        for waiter in self._waiting:
             if not waiter.done():
                 waiter.set_exception(SessionError(self._ended))
                 waiter.exception()  # The task that waited may be gone.

@@ -14,6 +14,12 @@ from typing import Any, Final, Protocol, TypeVar
 LISTEN_BACKLOG: Final = 1024
 """Connections that may wait to be accepted. Linux cuts it to net.core.somaxconn."""
 
+_KEEP_ALIVE_OPTIONS: Final = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 6}
+"""Seconds of silence until the system asks whether the peer is there, between questions, and how many may stay without an answer."""
+
+_CLOSED_STATES: Final = frozenset({7, 8})
+"""TCP_CLOSE and TCP_CLOSE_WAIT, as Linux tells them in the first byte of TCP_INFO."""
+
 ProtocolT = TypeVar("ProtocolT", bound=asyncio.BaseProtocol)
 
 
@@ -48,7 +54,33 @@ async def listen(factory: Callable[[], asyncio.BaseProtocol], host: str, port: i
     Raises:
         OSError: the address is in use, or is not ours.
     """
-    return await asyncio.get_running_loop().create_server(factory, host or None, port, backlog=backlog)
+    listener = await asyncio.get_running_loop().create_server(factory, host or None, port, backlog=backlog)
+    for bound in listener.sockets:
+        _keep_alive(bound)
+    return listener
+
+
+def _keep_alive(bound: Any) -> None:
+    """Has connections that are accepted end when the other machine has gone without a word. A simulated socket knows no options."""
+    set_option = getattr(bound, "setsockopt", None)
+    if set_option is None:
+        return
+    set_option(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEP_ALIVE_OPTIONS.items():
+        if (option := getattr(socket, name, None)) is not None:
+            set_option(socket.IPPROTO_TCP, option, value)
+
+
+def peer_has_closed(transport: asyncio.BaseTransport) -> bool:
+    """Whether the peer has closed or reset the connection, though nothing is read at the moment. False where that isn't known."""
+    connected, option = transport.get_extra_info("socket"), getattr(socket, "TCP_INFO", None)
+    if connected is None or option is None:
+        return False
+    try:
+        state: bytes = connected.getsockopt(socket.IPPROTO_TCP, option, 1)
+    except OSError:  # It is closed already, and its protocol is about to learn that.
+        return False
+    return state[0] in _CLOSED_STATES
 
 
 async def connect(

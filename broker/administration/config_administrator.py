@@ -19,6 +19,7 @@ from contextlib import suppress
 from typing import Final, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
+from lowtide.broker.client_waits import client_wait
 from lowtide.broker.config.broker_config import BROKER_KEYS, BrokerConfig
 from lowtide.broker.config.change_lines import tell_changes
 from lowtide.broker.config.client_metrics import LISTS as SUBSCRIPTION_LISTS
@@ -290,7 +291,7 @@ class ConfigAdministrator:
             return Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error))
         tell_changes(resource, *decided, self.broker.log)
         with suppress(TimeoutError):
-            async with asyncio.timeout(SETTLING_S):
+            async with client_wait(asyncio.get_running_loop().time() + SETTLING_S):
                 await self.broker.assigned.settled()
         return None
 

@@ -18,6 +18,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
+from lowtide.broker.client_waits import client_wait
 from lowtide.broker.token_bucket import TokenBucket
 from lowtide.protocol.errors import ErrorCode
 from lowtide.replication.refusal import Refusal
@@ -112,5 +113,9 @@ class Throttle:
             self._left_ms -= wait_ms
             if self._left_ms < 0:
                 return Refusal(ErrorCode.REQUEST_TIMED_OUT, self._limits.throttled(wait_ms).message)
-            await asyncio.sleep(wait_ms / 1000)
+            try:
+                async with client_wait():
+                    await asyncio.sleep(wait_ms / 1000)
+            except TimeoutError:
+                return Refusal(ErrorCode.REQUEST_TIMED_OUT, "The client has gone before the partitions could be created")
         return None

@@ -20,6 +20,7 @@ from typing import Any, Final, TypeVar
 
 from lowtide.broker.administration.committing import newer_image
 from lowtide.broker.administration.envelopes import OF_THE_BROKER, Origin, answer_in, sealed
+from lowtide.broker.client_waits import WaitingPlaces, client_wait
 from lowtide.broker.network.peer_client import PeerClients, PeerError
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
@@ -62,7 +63,9 @@ DEFAULT_TIMEOUT_MS: Final = 30_000
 """How long a request may take that doesn't say."""
 
 CONNECTIONS_MAX: Final = 16
-"""To one controller. A request holds its connection until it is answered."""
+CONNECTIONS_SHARE: Final = 8
+"""To one controller, and how many one client may hold: a request holds its connection until it is answered. The last one is shared by
+what finds none."""
 
 WITHOUT_ENVELOPES: Final = LOG_START_REPORTING_LEVEL
 """The metadata level of versions that don't take envelopes, and close the connection at one. They have no logins either, so it doesn't
@@ -91,6 +94,7 @@ class Forwarder:
         self._metadata = metadata
         self.peers = peers
         self._busy: set[int] = set()
+        self._places = WaitingPlaces(CONNECTIONS_MAX - 1, CONNECTIONS_SHARE)
         metadata.on_image(self._on_image)
 
     def _on_image(self, old: MetadataImage, new: MetadataImage, delta: ImageDelta) -> None:
@@ -135,9 +139,9 @@ class Forwarder:
             if controller is not None and controller.broker_id != self._metadata.broker_id:
                 try:
                     if controller.metadata_level == WITHOUT_ENVELOPES:
-                        return await self._send(controller, key, version, request, timeout_ms)
+                        return await self._send(controller, (key, version, request), timeout_ms, origin)
                     envelope = sealed(key, version, request, origin)
-                    return _taken_out(key, version, await self._send(controller, ApiKey.ENVELOPE, 0, envelope, timeout_ms))
+                    return _taken_out(key, version, await self._send(controller, (ApiKey.ENVELOPE, 0, envelope), timeout_ms, origin))
                 except PeerError as error:
                     reason = str(error)
                     if error.was_sent:
@@ -157,17 +161,23 @@ class Forwarder:
                 return False
         return True
 
-    async def _send(self, controller: BrokerImage, key: ApiKey, version: int, request: ApiMessage, timeout_ms: int) -> Any:
-        """The answer to one request. Errors: PeerError."""
-        number = next((each for each in range(CONNECTIONS_MAX) if each not in self._busy), None)
-        client = self.peers.client_of(controller, _purpose(number or 0))
-        if number is None:
-            return await client.request(key, version, request, timeout_ms + ANSWER_GRACE_MS)
-        self._busy.add(number)
-        try:
-            return await client.request(key, version, request, timeout_ms + ANSWER_GRACE_MS)
-        finally:
-            self._busy.discard(number)
+    async def _send(self, controller: BrokerImage, asked: tuple[ApiKey, int, ApiMessage], timeout_ms: int, origin: Origin) -> Any:
+        """The answer to one request, of an API in a version. Errors: PeerError."""
+        with self._places.taken_by(origin) as has_place:
+            number = next(each for each in range(CONNECTIONS_MAX) if each not in self._busy) if has_place else CONNECTIONS_MAX - 1
+            client = self.peers.client_of(controller, _purpose(number))
+            if has_place:
+                self._busy.add(number)
+            try:
+                async with client_wait():
+                    return await client.request(*asked, timeout_ms + ANSWER_GRACE_MS)
+            except TimeoutError:
+                if has_place:
+                    client.disconnect("its client has gone")  # So the controller ends its wait too, and nothing stands behind it.
+                raise PeerError("the client has gone", was_sent=True) from None
+            finally:
+                if has_place:
+                    self._busy.discard(number)
 
 
 def _taken_out(key: ApiKey, version: int, envelope: EnvelopeResponse) -> Any | Refusal:

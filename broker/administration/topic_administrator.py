@@ -19,6 +19,7 @@ from lowtide.broker.administration.committing import GIVEN_UP, MAX_PLANS, TOO_LA
 from lowtide.broker.administration.creation_limits import CreationLimits
 from lowtide.broker.administration.envelopes import OF_THE_BROKER, Origin
 from lowtide.broker.administration.forwarding import OWN_IMAGE_MS, Forwarder
+from lowtide.broker.client_waits import client_wait
 from lowtide.broker.config.topic_config import TopicConfigFault, validate_topic_configs
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.request_context import RequestContext
@@ -237,7 +238,7 @@ class TopicAdministrator:
     async def _settled(self, deadline: float) -> bool:
         """Wait until all that the image says is carried out here. Returns False when the deadline passes first."""
         try:
-            async with asyncio.timeout_at(deadline):
+            async with client_wait(deadline):
                 await self.broker.assigned.settled()
         except TimeoutError:
             return False

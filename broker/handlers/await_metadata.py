@@ -14,6 +14,7 @@ import asyncio
 from typing import Final
 
 from lowtide.broker.authorizer.resources import CLUSTER, Operation
+from lowtide.broker.client_waits import WaitingPlaces, client_wait
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
@@ -23,33 +24,33 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.await_metadata import AwaitMetadataRequest, AwaitMetadataResponse
 
 WAITING_MAX: Final = 256
-"""Requests that may wait at once."""
+WAITING_SHARE: Final = 128
+"""Requests that may wait at once, and those of one principal, as all brokers may have the same."""
 
 WAIT_MAX_MS: Final = 10_000
 
 
 def handler(broker: BrokerContext) -> HandlerSpec:
     """The handler over a broker's image."""
-    waiting = 0
+    places = WaitingPlaces(WAITING_MAX, WAITING_SHARE)
 
     async def handle(request: AwaitMetadataRequest, context: RequestContext) -> AwaitMetadataResponse:
-        nonlocal waiting
         if not broker.authorizer.authorize(context, Operation.CLUSTER_ACTION, CLUSTER):
             return AwaitMetadataResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         if broker.metadata.image.revision >= request.revision:
             return AwaitMetadataResponse(error_code=ErrorCode.NONE)
-        if waiting >= WAITING_MAX:
-            return AwaitMetadataResponse(error_code=ErrorCode.THROTTLING_QUOTA_EXCEEDED)
-        waiting += 1
+        with places.taken_by(context.connection) as has_place:
+            return AwaitMetadataResponse(error_code=await wait(request) if has_place else ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+
+    async def wait(request: AwaitMetadataRequest) -> ErrorCode:
+        wait_s = min(max(request.timeout_ms, 0), WAIT_MAX_MS) / 1000
         try:
-            async with asyncio.timeout(min(max(request.timeout_ms, 0), WAIT_MAX_MS) / 1000):
+            async with client_wait(asyncio.get_running_loop().time() + wait_s):
                 await broker.metadata.wait_for(request.revision)
         except TimeoutError:
-            return AwaitMetadataResponse(error_code=ErrorCode.REQUEST_TIMED_OUT)
+            return ErrorCode.REQUEST_TIMED_OUT
         except SessionError:
-            return AwaitMetadataResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        finally:
-            waiting -= 1
-        return AwaitMetadataResponse(error_code=ErrorCode.NONE)
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return ErrorCode.NONE
 
     return HandlerSpec(key=ApiKey.AWAIT_METADATA, handle_later=handle)

@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import Final
 
 from lowtide.broker.authorizer.resources import CLUSTER, Operation
+from lowtide.broker.client_waits import WaitingPlaces, client_wait
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.groups.survey import survey
@@ -29,25 +30,26 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_consumed_offsets import DescribeConsumedOffsetsRequest, DescribeConsumedOffsetsResponse
 
 WAITING_MAX: Final = 64
-"""Requests that are under way at once: more than there are brokers that ask."""
+WAITING_SHARE: Final = 32
+"""Requests that are under way at once, and those of one principal: more than there are brokers that ask."""
 
 
 def handler(broker: BrokerContext, groups: GroupCoordinator) -> HandlerSpec:
     """The handler over the groups of a broker."""
-    under_way = 0
+    places = WaitingPlaces(WAITING_MAX, WAITING_SHARE)
 
     async def handle(request: DescribeConsumedOffsetsRequest, context: RequestContext) -> DescribeConsumedOffsetsResponse:
         if not broker.authorizer.authorize(context, Operation.CLUSTER_ACTION, CLUSTER):
             return DescribeConsumedOffsetsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         if sum(len(topic.partitions) + 1 for topic in request.topics) > 2 * PARTITIONS_PER_REQUEST:
             return DescribeConsumedOffsetsResponse(error_code=ErrorCode.INVALID_REQUEST)
-        nonlocal under_way
-        if under_way >= WAITING_MAX:
-            return DescribeConsumedOffsetsResponse(error_code=ErrorCode.THROTTLING_QUOTA_EXCEEDED)
-        under_way += 1
-        try:
-            return await survey(groups, request.topics)
-        finally:
-            under_way -= 1
+        with places.taken_by(context.connection) as has_place:
+            if not has_place:
+                return DescribeConsumedOffsetsResponse(error_code=ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+            try:
+                async with client_wait():
+                    return await survey(groups, request.topics)
+            except TimeoutError:  # The broker that asked has gone.
+                return DescribeConsumedOffsetsResponse(error_code=ErrorCode.REQUEST_TIMED_OUT)
 
     return HandlerSpec(key=ApiKey.DESCRIBE_CONSUMED_OFFSETS, handle_later=handle)

@@ -18,13 +18,14 @@ from typing import Final, cast
 
 from lowtide.broker.authorizer.authorizer import Audit
 from lowtide.broker.authorizer.resources import CLUSTER, Operation, topic
+from lowtide.broker.client_waits import WaitingPlaces
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.handlers.deletes.delayed_delete import DelayedDeleteRecords
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.observation.deletes import DeleteRequest
 from lowtide.broker.observation.described_deletes import Now, Viewer, finished, waiting
 from lowtide.broker.pending import Pending
-from lowtide.broker.request_context import RequestContext
+from lowtide.broker.request_context import Client, RequestContext
 from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
@@ -34,13 +35,14 @@ ROWS_MAX: Final = 10_000
 """That may be wanted of each kind: some megabytes."""
 
 UNDER_WAY_MAX: Final = 16
-"""Requests that are answered at once."""
+UNDER_WAY_SHARE: Final = 8
+"""Requests that are answered at once, and those of one client."""
 
 
 def handler(broker: BrokerContext) -> HandlerSpec:
     """The handler over a broker's state."""
     replicas = broker.replicas
-    under_way = 0
+    places = WaitingPlaces(UNDER_WAY_MAX, UNDER_WAY_SHARE)
 
     def viewer(context: RequestContext) -> Viewer:
         @cache
@@ -50,16 +52,14 @@ def handler(broker: BrokerContext) -> HandlerSpec:
         sees_all = broker.authorizer.authorize(context, Operation.DESCRIBE, CLUSTER, Audit.NOTHING)
         return Viewer(may_describe, sees_all, context.principal)
 
-    def steps(request: DescribeDeletesRequest, viewer: Viewer) -> Generator[None, None, DescribeDeletesResponse]:
-        nonlocal under_way
-        under_way += 1
-        try:
+    def steps(request: DescribeDeletesRequest, viewer: Viewer, client: Client) -> Generator[None, None, DescribeDeletesResponse]:
+        with places.taken_by(client) as has_place:
+            if not has_place:
+                return DescribeDeletesResponse(error_code=ErrorCode.THROTTLING_QUOTA_EXCEEDED)
             now = Now(broker.clock.monotonic_ms(), broker.clock.wall_ms())
             last_number = broker.recent_deletes.last_number
             waits = yield from waiting(list(waiting_requests(broker)), replicas.image, viewer, now, request.waiting_max)
             ended = yield from finished(broker.recent_deletes, viewer, after_number=request.after_number, rows_max=request.finished_max)
-        finally:
-            under_way -= 1
         return DescribeDeletesResponse(
             error_code=ErrorCode.NONE,
             described_at_ms=now.wall_ms,
@@ -72,9 +72,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
     def handle(request: DescribeDeletesRequest, context: RequestContext) -> DescribeDeletesResponse | Pending[DescribeDeletesResponse]:
         if not 0 <= request.waiting_max <= ROWS_MAX or not 0 <= request.finished_max <= ROWS_MAX:
             return DescribeDeletesResponse(error_code=ErrorCode.INVALID_REQUEST)
-        if under_way >= UNDER_WAY_MAX:
-            return DescribeDeletesResponse(error_code=ErrorCode.THROTTLING_QUOTA_EXCEEDED)
-        return answer_in_slices(broker.turns, broker.log, steps(request, viewer(context)))
+        return answer_in_slices(broker.turns, broker.log, steps(request, viewer(context), context.connection))
 
     return HandlerSpec(key=ApiKey.DESCRIBE_DELETES, handle=handle)
 

@@ -34,10 +34,10 @@ def handler(broker: BrokerContext, explanations: Explanations) -> HandlerSpec:
         wanted = {topic.name: dict.fromkeys(topic.partitions) for topic in request.topics}
         if sum(map(len, wanted.values())) > PARTITIONS_PER_REQUEST:
             return DescribeRetentionResponse(error_code=ErrorCode.INVALID_REQUEST)
-        if explanations.is_busy:
-            return DescribeRetentionResponse(error_code=ErrorCode.THROTTLING_QUOTA_EXCEEDED)
         found = explanations.find(context, wanted)
-        consumed = await explanations.ask(found.values())
+        consumed = await explanations.ask(context.connection, found.values())
+        if isinstance(consumed, ErrorCode):
+            return DescribeRetentionResponse(error_code=consumed)
         topics: dict[str, RetainedTopic] = {}
         await walk_in_slices(broker.turns, _rows(explanations, found, consumed, topics, context))
         return DescribeRetentionResponse(

@@ -66,10 +66,11 @@ class DescribeSegmentsHandler:
         wanted = {topic.name: dict.fromkeys(topic.partitions) for topic in request.topics}
         if sum(map(len, wanted.values())) > PARTITIONS_MAX or not 1 <= request.segments_max <= SEGMENTS_MAX:
             return DescribeSegmentsResponse(error_code=ErrorCode.INVALID_REQUEST)
-        if explanations.is_busy:
-            return DescribeSegmentsResponse(error_code=ErrorCode.THROTTLING_QUOTA_EXCEEDED)
         found = explanations.find(context, wanted)
-        answering = _Answering(request, context, await explanations.ask(found.values()))
+        consumed = await explanations.ask(context.connection, found.values())
+        if isinstance(consumed, ErrorCode):
+            return DescribeSegmentsResponse(error_code=consumed)
+        answering = _Answering(request, context, consumed)
         topics: dict[str, SegmentsOfTopic] = {}
         for key, before in found.items():
             rows = topics.setdefault(key.topic, SegmentsOfTopic(name=key.topic, partitions=[])).partitions

@@ -82,7 +82,7 @@ def handler(broker: BrokerContext, routes: Mapping[tuple[int, int], Route | None
         )
         answer = route.handle(asked.body, inner)
         if isinstance(answer, Pending):
-            answer = await answer_of(answer)
+            answer = await answer_of(answer, for_client=True)
         if answer is None or answer is NO_ANSWER:
             return EnvelopeResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
         return answered(asked, answer)

@@ -2,10 +2,11 @@
 
 Behaviour: Lowtide's own, not advertised. Has no file of this broker's replicas hold a record below the given offsets, whether it leads or
 follows. Checked in this order: the topic isn't internal, the partition is here, the topic is the one that is meant, its log start has
-reached the offset. The answer comes when the disk has all of it, or when the time of the request ends; what was begun goes on then. Of a
-partition named twice the last row counts.
+reached the offset. The answer comes when the disk has all of it, or when the time of the request ends. The wait ends with the connection,
+too; what was begun goes on then. If a partition is listed twice, the last entry wins.
 
-Errors: INVALID_REQUEST for too many partitions, THROTTLING_QUOTA_EXCEEDED when too many requests wait; of single partitions
+Errors: INVALID_REQUEST for too many partitions, THROTTLING_QUOTA_EXCEEDED when too many requests wait, of all clients or of this one; of
+single partitions
 TOPIC_AUTHORIZATION_FAILED, INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER (no replica here),
 INCONSISTENT_TOPIC_ID, OFFSET_OUT_OF_RANGE for a negative offset, OFFSET_NOT_AVAILABLE while the replica's log start is below it,
 REQUEST_TIMED_OUT, KAFKA_STORAGE_ERROR.
@@ -22,6 +23,7 @@ from typing import Final
 
 from lowtide.broker.authorizer.authorizer import allowed_topics
 from lowtide.broker.authorizer.resources import Operation
+from lowtide.broker.client_waits import WaitingPlaces, client_wait
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.request_context import RequestContext
@@ -42,8 +44,10 @@ from lowtide.storage.directory.directory_erasures import EraseFailedError
 PARTITIONS_MAX: Final = 1_000
 """Of one request."""
 
-WAITING_MAX: Final = 256
-"""Requests that may wait at once."""
+WAITING_MAX: Final = 10_000
+WAITING_SHARE: Final = 2_500
+PLACES_MIN: Final = 40
+"""Partitions that requests may wait for at once, and those of one client. A request counts for `PLACES_MIN` at least."""
 
 WAIT_MAX_MS: Final = 600_000
 
@@ -53,14 +57,19 @@ class EraseRecordsHandler:
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
-        self._waiting = 0
+        self.places = WaitingPlaces(WAITING_MAX, WAITING_SHARE)
 
     async def handle(self, request: EraseRecordsRequest, context: RequestContext) -> EraseRecordsResponse:
         """Answer for each partition that was named, once."""
-        if sum(len(topic.partitions) for topic in request.topics) > PARTITIONS_MAX:
+        count = sum(len(topic.partitions) for topic in request.topics)
+        if count > PARTITIONS_MAX:
             return EraseRecordsResponse(error_code=ErrorCode.INVALID_REQUEST)
-        if self._waiting >= WAITING_MAX:
-            return EraseRecordsResponse(error_code=ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+        with self.places.taken_by(context.connection, max(count, PLACES_MIN)) as has_place:
+            if not has_place:
+                return EraseRecordsResponse(error_code=ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+            return self._response(request.topics, await self._erased(request, context))
+
+    async def _erased(self, request: EraseRecordsRequest, context: RequestContext) -> dict[TopicPartition, ErasedPartition]:
         allowed = allowed_topics(self._broker.authorizer, context, Operation.DELETE, {topic.name for topic in request.topics})
         rows: dict[TopicPartition, ErasedPartition] = {}
         erasing = _Erasing()
@@ -72,13 +81,11 @@ class EraseRecordsHandler:
                     row.error_code = found
                 else:
                     erasing.begin(row, partial(self._broker.replicas.log_manager.erase, found.log, offset))
-        self._waiting += 1
         try:
             await erasing.wait(min(max(request.timeout_ms, 0), WAIT_MAX_MS))
         finally:
-            self._waiting -= 1
             erasing.end()
-        return self._response(request.topics, rows)
+        return rows
 
     def _checked(self, key: TopicPartition, topic_id: TopicId, offset: Offset) -> Partition | ErrorCode:
         if key.topic in INTERNAL_TOPICS:
@@ -127,10 +134,10 @@ class _Erasing:
             self._done.set()
 
     async def wait(self, timeout_ms: int) -> None:
-        """Until all are done, or the time is over."""
+        """Until all are done, the time is over, or the client has gone."""
         if self._missing:
             try:
-                async with asyncio.timeout(timeout_ms / 1000):
+                async with client_wait(asyncio.get_running_loop().time() + timeout_ms / 1000):
                     await self._done.wait()
             except TimeoutError:
                 return

@@ -91,7 +91,9 @@ def handler(groups: GroupCoordinator, transactions: TransactionCoordinator, shar
     async def answer_later(request: FindCoordinatorRequest, context: RequestContext) -> FindCoordinatorResponse | None:
         await topics[request.key_type].create()
         found = answer(request, context)
-        return await answer_of(cast("Pending[FindCoordinatorResponse | None]", found)) if isinstance(found, Pending) else found
+        if isinstance(found, Pending):
+            return await answer_of(cast("Pending[FindCoordinatorResponse | None]", found), for_client=True)
+        return found
 
     def handle(request: FindCoordinatorRequest, context: RequestContext) -> FindCoordinatorResponse | Pending[FindCoordinatorResponse]:
         version = context.api_version

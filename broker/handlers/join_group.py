@@ -27,7 +27,7 @@ from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.coordinator.runtime.shard import Shard
 from lowtide.broker.network.routes import HandlerSpec, QuickPath
-from lowtide.broker.pending import Pending
+from lowtide.broker.pending import Pending, mapped
 from lowtide.broker.request_context import Client as Connection
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol import native
@@ -104,16 +104,7 @@ def _without_nulls(answer: Pending[JoinGroupResponse]) -> Pending[JoinGroupRespo
         if answer.response is not None:
             _without_null(answer.response)
         return answer
-    pending: Pending[JoinGroupResponse] = Pending()
-
-    def on_answer(response: JoinGroupResponse | None) -> None:
-        if response is None:
-            pending.fail()
-        else:
-            pending.complete(_without_null(response))
-
-    answer.listen(on_answer)
-    return pending
+    return mapped(answer, _without_null)
 
 
 def _without_null(response: JoinGroupResponse) -> JoinGroupResponse:

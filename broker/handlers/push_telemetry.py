@@ -18,6 +18,7 @@ from collections.abc import Generator
 from functools import partial
 from typing import Any, Final
 
+from lowtide.broker.client_waits import WaitingPlaces
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.handlers.get_telemetry_subscriptions import telemetry_max_bytes
 from lowtide.broker.network.routes import HandlerSpec
@@ -34,7 +35,8 @@ DECOMPRESSED_MAX: Final = 4 << 20
 """Bytes that a push may have when it is decompressed: four times what it may have by default before."""
 
 UNDER_WAY_MAX: Final = 16
-"""Pushes that are read at once."""
+UNDER_WAY_SHARE: Final = 8
+"""Pushes that are read at once, and those of one client."""
 
 _NO_ID = bytes(16)
 
@@ -42,14 +44,15 @@ _NO_ID = bytes(16)
 def handler(broker: BrokerContext) -> HandlerSpec:
     """The handler over a broker's clients."""
     clients = broker.clients
-    under_way = 0
+    places = WaitingPlaces(UNDER_WAY_MAX, UNDER_WAY_SHARE)
 
     async def handle(request: PushTelemetryRequest, context: RequestContext) -> PushTelemetryResponse:
-        nonlocal under_way
         if request.client_instance_id == _NO_ID:
             return _answer(ErrorCode.INVALID_REQUEST)
-        if under_way >= UNDER_WAY_MAX:
-            return _answer(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+        with places.taken_by(context.connection) as has_place:
+            return _answer(await take(request, context) if has_place else ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+
+    async def take(request: PushTelemetryRequest, context: RequestContext) -> ErrorCode:
         clients.follow(broker.metadata.image.client_metrics)
         push = Push(
             request.subscription_id, request.compression_type, len(request.metrics), request.terminating, telemetry_max_bytes(broker)
@@ -57,18 +60,15 @@ def handler(broker: BrokerContext) -> HandlerSpec:
         facts = facts_of(request.client_instance_id, context)
         client = clients.check_push(request.client_instance_id, facts, push, broker.clock.monotonic_ms())
         if isinstance(client, ErrorCode):
-            return _answer(client)
+            return client
         if not request.metrics:
-            return _answer(ErrorCode.NONE)
-        under_way += 1
+            return ErrorCode.NONE
         try:
             content = await _decompressed(broker, Compression(request.compression_type), bytes(request.metrics))
             await walk_in_slices(broker.turns, _kept(clients, client, content))
         except ProtocolError:
-            return _answer(ErrorCode.INVALID_RECORD)
-        finally:
-            under_way -= 1
-        return _answer(ErrorCode.NONE)
+            return ErrorCode.INVALID_RECORD
+        return ErrorCode.NONE
 
     return HandlerSpec(key=ApiKey.PUSH_TELEMETRY, handle_later=handle)
 

@@ -51,6 +51,10 @@ class HostedConnection(Client, Admitted, Watched, Laned, Protocol):
         """The broker serves now."""
         ...
 
+    def look_for_end(self) -> None:
+        """Find out whether the client has gone, where nothing tells that."""
+        ...
+
     def close_gracefully(self) -> None:
         """Read nothing more; close when the answers that are owed were sent."""
         ...

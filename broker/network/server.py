@@ -80,6 +80,7 @@ class Server:
     def _on_sweep(self) -> None:
         now_ms = self._host.clock.now_ms()
         for connection in list(self._host.connections):
+            connection.look_for_end()
             reason = why_to_end(connection, now_ms, self._idle_after_ms)
             if reason is not None:
                 connection.close(reason)

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections import deque
 
 from lowtide.broker.network.connection_host import ConnectionHost
 from lowtide.broker.network.execution import END_TURN, ENTER_LANE, GO_ON, IN_TURN, LEAVE_LANE, PARK, RUNNING, TURN
 from lowtide.broker.network.muting import lengthened
+from lowtide.broker.network.outgoing import AnswerSlot
 from lowtide.broker.network.partial_frame import PartialFrame
+from lowtide.broker.network.routes import Route
+from lowtide.runtime.network import peer_has_closed
 
 _FRAME = struct.Struct(">ihh")
 """The length of a frame, then the API key and version of its request."""
@@ -23,6 +27,10 @@ class TurnTaking(PartialFrame):
     """The part of a connection that decides when requests are executed."""
 
     closed: bool
+    eof_ms: int
+    _reading_paused: bool
+    _transport: asyncio.Transport | None
+    _slots: deque[AnswerSlot[Route]]
 
     def __init__(self, host: ConnectionHost) -> None:
         """`host` gives what connections share."""
@@ -36,6 +44,16 @@ class TurnTaking(PartialFrame):
 
     def _resume_reading(self) -> None:
         raise NotImplementedError
+
+    @property
+    def parked_ms(self) -> int | None:
+        """Since when the oldest request waits whose answer isn't there; None if none does."""
+        return self._slots[0].parked_ns // 1_000_000 if self._slots else None
+
+    def look_for_end(self) -> None:
+        """Find out whether the client has gone, where nothing tells that: while a request is parked, what came behind it isn't read."""
+        if self._reading_paused and not self.eof_ms and self._transport is not None and peer_has_closed(self._transport):
+            self.eof_ms = self._host.clock.now_ms()
 
     def _end_turn(self) -> None:
         """Let other connections have theirs: held as if a request were parked, until the event loop comes round."""

@@ -71,7 +71,7 @@ class AssignedPartitions:
         self._configured: tuple[TopicImage | None, LogConfig] = (None, LogConfig())
         self._work = SlicedWork(loop, clock, self._on_worked, self._rest_ms)
         self._has_created = False
-        self._settled: list[asyncio.Future[None]] = []
+        self._settled: dict[asyncio.Future[None], None] = {}
 
     def on_image(
         self,
@@ -128,8 +128,11 @@ class AssignedPartitions:
         """Wait until all that was asked for is done on disk."""
         if not self._is_settled:
             waiter: asyncio.Future[None] = self._loop.create_future()
-            self._settled.append(waiter)
-            await waiter
+            self._settled[waiter] = None
+            try:
+                await waiter
+            finally:
+                self._settled.pop(waiter, None)
 
     def tick(self) -> None:
         """Try again to make logs for which there was no room. On the order of once a second."""
@@ -228,7 +231,7 @@ class AssignedPartitions:
 
     def _tell_settled(self) -> None:
         if self._is_settled:
-            waiters, self._settled = self._settled, []
+            waiters, self._settled = self._settled, {}
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_result(None)

@@ -12,9 +12,10 @@ from typing import Final
 
 from lowtide.broker.authorizer.authorizer import allowed_topics
 from lowtide.broker.authorizer.resources import Operation, group
+from lowtide.broker.client_waits import WaitingPlaces, client_wait
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.groups.consumed import NOT_CONSUMED, Consumed
-from lowtide.broker.request_context import RequestContext
+from lowtide.broker.request_context import Client, RequestContext
 from lowtide.broker.retention.consumption import Doubt, Outcome, asked_about
 from lowtide.broker.retention.log_retention import Retention, offsets_of
 from lowtide.protocol.errors import ErrorCode
@@ -27,7 +28,8 @@ from lowtide.storage.log.retention_plan import Reason
 from lowtide.storage.log.unfreed import Unfreed
 
 WAITING_MAX: Final = 16
-"""Requests that may wait for what the groups have consumed."""
+WAITING_SHARE: Final = 8
+"""Requests that may wait for what the groups have consumed, and those of one client."""
 
 Found = Partition | ErrorCode
 """A partition that this broker leads, or why it answers nothing for it."""
@@ -40,12 +42,7 @@ class Explanations:
         self.retention = retention
         self._broker = broker
         self._turn = asyncio.Lock()
-        self._waiting = 0
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether as many requests wait as may."""
-        return self._waiting >= WAITING_MAX
+        self._places = WaitingPlaces(WAITING_MAX, WAITING_SHARE)
 
     @property
     def next_check_at_ms(self) -> int:
@@ -74,16 +71,21 @@ class Explanations:
         is_here = isinstance(found, ErrorCode) or self._broker.replicas.find(*key) is found
         return found if is_here else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
-    async def ask(self, found: Iterable[Found]) -> Outcome | Doubt:
-        """What the groups have consumed of those partitions where that matters."""
-        self._waiting += 1
-        try:
-            async with self._turn:
-                partitions = [each for each in found if isinstance(each, Partition)]
-                asked = [asked_about(each) for each in partitions if each.log.config.retention_commitoffset_ms >= 0]
-                return await self.retention.consumption.ask(asked) if asked and self.retention.asks_groups else {}
-        finally:
-            self._waiting -= 1
+    async def ask(self, client: Client, found: Iterable[Found]) -> Outcome | Doubt | ErrorCode:
+        """What the groups have consumed of those partitions where that matters.
+
+        Errors: THROTTLING_QUOTA_EXCEEDED where too many requests wait, of all clients or of this one; REQUEST_TIMED_OUT when it has gone.
+        """
+        partitions = [each for each in found if isinstance(each, Partition)]
+        asked = [asked_about(each) for each in partitions if each.log.config.retention_commitoffset_ms >= 0]
+        with self._places.taken_by(client) as has_place:
+            if not has_place:
+                return ErrorCode.THROTTLING_QUOTA_EXCEEDED
+            try:
+                async with client_wait(), self._turn:
+                    return await self.retention.consumption.ask(asked) if asked and self.retention.asks_groups else {}
+            except TimeoutError:
+                return ErrorCode.REQUEST_TIMED_OUT
 
     def consumed(self, partition: Partition, outcome: Outcome | Doubt, context: RequestContext) -> Consumed:
         """What groups have consumed of a partition, as far as the client may see it; nothing where there is doubt."""

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from lowtide.broker.administration.envelopes import OF_THE_BROKER, Origin, answered, opened
-from lowtide.broker.administration.forwarding import CONTROLLER_WAIT_MS, FORWARDED, Forwarder
+from lowtide.broker.administration.forwarding import CONNECTIONS_MAX, CONNECTIONS_SHARE, CONTROLLER_WAIT_MS, FORWARDED, Forwarder
 from lowtide.broker.network.peer_client import PeerError
 from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.pending import promised
 from lowtide.broker.security.principal import KafkaPrincipal
 from lowtide.metadata.image import BrokerImage, ImageDelta, MetadataImage
 from lowtide.metadata.records import LOG_START_REPORTING_LEVEL, NEWEST_LEVEL, Listener
@@ -21,6 +22,7 @@ from lowtide.protocol.messages.envelope import EnvelopeResponse
 from lowtide.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse
 from lowtide.replication.refusal import Refusal
 from lowtide.runtime.simulated_loop import SimulatedLoop
+from lowtide.runtime.tasks import TaskRegistry
 
 REQUEST = ListPartitionReassignmentsRequest(timeout_ms=30_000)
 KEY = ApiKey.LIST_PARTITION_REASSIGNMENTS
@@ -69,6 +71,8 @@ class Peers:
         self.failures: dict[int, PeerError] = {}
         self.silent: dict[tuple[int, str], list[asyncio.Future[EnvelopeResponse]]] = {}
         self.never_answer = False
+        self.asked_silently: list[str] = []
+        self.disconnected: list[str] = []
         self.know_no_envelopes = False
         self.origins: list[Origin] = []
         self.error_code = 0
@@ -100,11 +104,15 @@ class Peers:
                 if peers.never_answer:
                     waiting: asyncio.Future[EnvelopeResponse] = asyncio.get_running_loop().create_future()
                     peers.silent.setdefault((broker_id, purpose), []).append(waiting)
+                    peers.asked_silently.append(inner.origin.client_address)
                     return await waiting
                 await asyncio.sleep(0.01)
                 if peers.error_code:
                     return EnvelopeResponse(error_code=peers.error_code)
                 return answered(inner, answer_of(broker_id))
+
+            def disconnect(self, _reason: str) -> None:
+                peers.disconnected.append(purpose)
 
         return Client()
 
@@ -218,6 +226,44 @@ def test_a_stopped_controller_is_not_waited_for_when_its_registration_ends() -> 
         assert isinstance(refusal, Refusal)
         assert refusal.error_code == ErrorCode.REQUEST_TIMED_OUT
         assert loop.time() - begun < 5
+
+    play(scenario)
+
+
+def test_a_client_that_goes_frees_the_connection_to_the_controller() -> None:
+    """And closes it, so that the controller ends its wait too, and the next request doesn't stand behind an abandoned one."""
+
+    async def scenario(_session: Session, peers: Peers, forwarder: Forwarder) -> None:
+        peers.never_answer = True
+        tasks = TaskRegistry(lambda _name, error: None)
+        answer = promised(lambda: forwarder.ask(KEY, 0, REQUEST, 30_000), tasks.spawn, name="forwarded")
+        await asyncio.sleep(1)
+        assert len(peers.asked_silently) == 1
+        answer.abandon()
+        await asyncio.sleep(0.1)
+        assert peers.disconnected == ["forwarding-0"]
+        assert len(tasks) == 0
+        peers.never_answer = False
+        assert await forwarder.ask(KEY, 0, REQUEST, 1000) == answer_of(2)
+        assert peers.asked[-1][1] == "forwarding-0"
+
+    play(scenario)
+
+
+def test_one_client_does_not_take_all_connections_to_the_controller() -> None:
+    async def scenario(_session: Session, peers: Peers, forwarder: Forwarder) -> None:
+        peers.never_answer = True
+        tasks = TaskRegistry(lambda _name, _error: None)
+        greedy = Origin(KafkaPrincipal("User", "greedy"), "10.0.0.1")
+        for _ in range(2 * CONNECTIONS_MAX):
+            tasks.spawn(forwarder.ask(KEY, 0, REQUEST, 30_000, greedy), name="greedy")
+        await asyncio.sleep(1)
+        held = {purpose for _, purpose, _ in peers.asked}
+        assert len(held) == CONNECTIONS_SHARE + 1
+        peers.never_answer = False
+        assert await forwarder.ask(KEY, 0, REQUEST, 1000, Origin(KafkaPrincipal("User", "alice"))) == answer_of(2)
+        assert peers.asked[-1][1] not in held
+        await tasks.cancel_all()
 
     play(scenario)
 

@@ -19,7 +19,7 @@ from lowtide.broker.network.dispatcher import Routes
 from lowtide.broker.network.request_times import ApiTimes
 from lowtide.broker.network.routes import Route
 from lowtide.broker.network.server import Server
-from lowtide.broker.network.slow_clients import HALF_CLOSED_GRACE_MS
+from lowtide.broker.network.slow_clients import ABANDONED_MS
 from lowtide.broker.network.slow_lane import Refusals
 from lowtide.broker.pending import AnswerRounds, Pending
 from lowtide.broker.turns import Turns
@@ -300,7 +300,7 @@ def test_answers_behind_a_parked_produce_are_as_few_as_parked_produces() -> None
 
 @pytest.mark.parametrize("reset", [True, False])
 def test_parked_request_is_abandoned_when_the_client_disconnects(reset: bool) -> None:
-    """At once when the connection is reset; a plain close looks like a half-close, and the request is kept for some time."""
+    """At once when the connection is reset; a plain close looks like a half-close, and the request is kept for some seconds."""
 
     async def run(world: World) -> None:
         reader, writer = await world.client()
@@ -315,7 +315,7 @@ def test_parked_request_is_abandoned_when_the_client_disconnects(reset: bool) ->
         pending.on_abandoned = lambda: abandoned.append(True)
         await asyncio.sleep(0.1)
         writer.transport.abort()
-        await asyncio.sleep(0.1 if reset else (HALF_CLOSED_GRACE_MS + 10_000) / 1000)
+        await asyncio.sleep(0.1 if reset else (ABANDONED_MS + 6_000) / 1000)
         assert abandoned == [True]
         pending.complete(b"too late")
         assert not world.host.connections
