@@ -12,12 +12,13 @@ from lowtide.cli.call import Call, local
 from lowtide.cli.metadata_stores import Ca, Cert, Key, Metadata, Place, open_store, run_on_store, store_file
 from lowtide.cli.outcome import CommandError, ExitCode, misused
 from lowtide.cli.printing import Output, moment, plural, print_json, print_table, remark
+from lowtide.cli.recovering import read_apart
 from lowtide.metadata.backup import Backup, BackupError, backup_of, counted, decode_backup, encode_backup
 from lowtide.metadata.embedded import MetadataFileError, read_embedded_in_use
 from lowtide.metadata.etcd_address import DEFAULT_PREFIX
+from lowtide.metadata.image import MetadataImage
 from lowtide.metadata.image_change import load_image
 from lowtide.metadata.metadata_copy import Row, rows_of
-from lowtide.metadata.recovery_writer import read_rows
 from lowtide.metadata.store import KeyValue, Revision
 from lowtide.protocol.types import topic_id_text
 from lowtide.runtime.clock import SystemClock
@@ -114,13 +115,13 @@ def _read(place: Place, log_dirs: str | None) -> tuple[dict[bytes, Row], Revisio
 async def _read_etcd(place: Place) -> tuple[dict[bytes, Row], Revision]:
     store, prefix = await open_store(place, "")
     try:
-        return await read_rows(store, prefix)
+        return await read_apart(store, prefix)
     finally:
         await store.close()
 
 
 def _print(call: Call, found: Backup, path: str) -> None:
-    image = load_image((KeyValue(*row) for row in found.copy.rows.values()), found.copy.revision, prefix=b"")
+    image = load_image((KeyValue(*row) for row in found.copy.rows.values()), found.copy.revision, prefix=b"", known=MetadataImage())
     topics = sorted(image.topics.values(), key=lambda topic: topic.name)
     if call.output is Output.JSON:
         listed = [

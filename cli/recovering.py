@@ -16,9 +16,11 @@ from lowtide.cli.printing import Output, plural, print_json, print_table
 from lowtide.metadata.embedded import read_embedded
 from lowtide.metadata.etcd_address import DEFAULT_PREFIX
 from lowtide.metadata.metadata_copy import Row, rows_of
+from lowtide.metadata.prefixes import nesting
+from lowtide.metadata.records import MetadataCorruptError
 from lowtide.metadata.recovery import BrokerFacts, RecoveryError, RecoveryPlan, decode_facts, facts_of
 from lowtide.metadata.recovery_writer import RECOVERY, Beginning, bring_forward, read_rows, until_nobody_is_registered
-from lowtide.metadata.store import MetadataStoreError, Revision
+from lowtide.metadata.store import MetadataStore, MetadataStoreError, Revision
 from lowtide.runtime.filesystem import AlreadyLockedError, OsFileSystem
 from lowtide.storage.directory.directory_survey import survey
 from lowtide.storage.errors import StorageError
@@ -71,7 +73,7 @@ def planned(decide: Callable[[], T]) -> T:
     """What is decided of the facts. Errors: CommandError."""
     try:
         return decide()
-    except RecoveryError as error:
+    except (RecoveryError, MetadataCorruptError) as error:
         raise CommandError(f"{error}.") from error
 
 
@@ -94,10 +96,19 @@ def look(place: Place, path: str) -> tuple[dict[bytes, Row], Revision, int | Non
 async def _looked(place: Place) -> tuple[dict[bytes, Row], Revision, int | None]:
     store, prefix = await open_store(place, "")
     try:
-        rows, revision = await read_rows(store, prefix)
+        rows, revision = await read_apart(store, prefix)
         return rows, revision, await store.raft_surplus()
     finally:
         await store.close()
+
+
+async def read_apart(store: MetadataStore, prefix: bytes) -> tuple[dict[bytes, Row], Revision]:
+    """All that a store has of one cluster. Errors: RecoveryError where another cluster's keys lie among its, or around them."""
+    rows, revision = await read_rows(store, prefix)
+    reason = await nesting(store, prefix, ((row[0], row[1]) for row in rows.values()))
+    if reason is not None:
+        raise RecoveryError(reason)
+    return rows, revision
 
 
 async def written(place: Place, path: str, plan: RecoveryPlan, beginning: Beginning = RECOVERY) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lowtide.metadata import keys
-from lowtide.metadata.records import AclChangeRecord, AclRecord, decode, encode
+from lowtide.metadata.records import AclChangeRecord, AclRecord, MetadataCorruptError, decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,11 +49,15 @@ class AclChangeImage(msgspec.Struct, frozen=True):
 
 
 def take_over_acl(acls: dict[bytes, AclImage], key: bytes, change: KeyValue | Event) -> None:
-    """Add or remove the rule under a key. Errors: MetadataCorruptError."""
+    """Add or remove the rule under a key, which is the hash of the value. Errors: MetadataCorruptError."""
     if change.value is None:
         acls.pop(key, None)
-    else:
-        acls[key] = AclImage(decode(key, change.value, AclRecord), change.modify_revision)
+        return
+    acl = decode(key, change.value, AclRecord)
+    if keys.acl(change.value) != key:
+        message = f"{key.decode(errors='replace')} in the metadata store is not the key of the rule that it has"
+        raise MetadataCorruptError(message)
+    acls[key] = AclImage(acl, change.modify_revision)
 
 
 def take_over_change(change: KeyValue | Event) -> AclChangeImage | None:

@@ -27,7 +27,7 @@ import msgspec
 
 from lowtide.metadata import keys
 from lowtide.metadata.metadata_copy import CopyError, MetadataCopy, decode_copy, encode_copy
-from lowtide.metadata.records import NEWEST_LEVEL, BrokerRecord, SuspensionRecord, decode
+from lowtide.metadata.records import NEWEST_LEVEL, BrokerRecord, MetadataCorruptError, SuspensionRecord, decode
 from lowtide.metadata.recovery import history_of
 
 if TYPE_CHECKING:
@@ -82,9 +82,17 @@ def backup_of(rows: Mapping[bytes, Row], revision: Revision, *, made_ms: int, ve
         raise BackupError(f"the metadata store is suspended, {reason}: it isn't what the brokers agreed on")
     if cluster_id is None or not history_id:
         raise BackupError("the metadata store is empty: no broker has used it")
-    levels = [decode(row[0], row[1], BrokerRecord).metadata_level for row in rows.values() if row[0].startswith(keys.KNOWN_BROKERS)]
+    levels = [_level(row) for row in rows.values() if row[0].startswith(keys.KNOWN_BROKERS)]
     copy = MetadataCopy(rows.values(), revision, history_id=history_id, cluster_id=cluster_id[1].decode())
     return Backup(made_ms, version, max(levels, default=0), copy)
+
+
+def _level(row: Row) -> int:
+    """The metadata level of a broker; 0 where its record can't be read."""
+    try:
+        return decode(row[0], row[1], BrokerRecord).metadata_level
+    except MetadataCorruptError:
+        return 0
 
 
 def encode_backup(backup: Backup) -> bytes:

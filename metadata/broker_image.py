@@ -10,7 +10,7 @@ Guards: what was said under an earlier registration doesn't count for a later on
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import msgspec
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lowtide.metadata.store import Event, KeyValue, Revision
+
+T = TypeVar("T")
 
 Replicas: TypeAlias = "Mapping[TopicId, frozenset[int]]"
 """Some replicas of one broker: the partitions' numbers by topic id."""
@@ -44,17 +46,29 @@ class BrokerImage(msgspec.Struct, frozen=True, gc=False):
         return next((listener for listener in self.listeners if listener.name == name), None)
 
     @property
+    def is_reachable(self) -> bool:
+        """Whether its addresses are known; those of one whose record can't be read aren't."""
+        return bool(self.listeners)
+
+    @property
     def inter_broker(self) -> Listener:
         """Where other brokers reach it: the listener that it named for them, else its first one."""
         return self.listener(self.inter_broker_listener) or self.listeners[0]
 
 
 class StaleMark(msgspec.Struct, frozen=True):
-    """Replicas that were found to lack something, at the registration with this `number`, which is of `revision`."""
+    """Replicas that were found to lack something, at the registration with this `number`, which is of `revision`.
+
+    `replicas` is None for a mark that can't be read: it may be about any.
+    """
 
     number: int
     revision: Revision
-    replicas: Replicas
+    replicas: Replicas | None
+
+    def covers(self, topic_id: TopicId, number: int) -> bool:
+        """Whether it is about a replica of this partition."""
+        return self.replicas is None or number in self.replicas.get(topic_id, ())
 
 
 class BrokersImage(msgspec.Struct, frozen=True):
@@ -86,8 +100,10 @@ def _decode_replicas(key: bytes, value: bytes) -> Replicas:
 class BrokersChange:
     """One step from one such picture to the next. Copies a mapping at most once, and only if it changes."""
 
-    def __init__(self, old: BrokersImage) -> None:
+    def __init__(self, old: BrokersImage, kept: BrokersImage) -> None:
+        """`kept` is what was known before, also where `old` is empty because everything is read again."""
         self._old = old
+        self._kept = kept
         self._alive: dict[BrokerId, BrokerImage] | None = None
         self._shutdowns: dict[BrokerId, BrokerEpoch] | None = None
         self._offline: dict[BrokerId, Replicas] | None = None
@@ -114,6 +130,38 @@ class BrokersChange:
         else:
             return False
         return True
+
+    def hold(self, key: bytes, change: KeyValue | Event) -> bool:
+        """A key about brokers can't be read: show what was known, or what harms nothing. Returns whether it was known.
+
+        Errors: ValueError where the key names nothing.
+        """
+        if key.startswith(keys.STALE):
+            broker_id, number = keys.parse_stale(key)
+            kept = next((mark for mark in self._kept.stale_marks.get(broker_id, ()) if mark.number == number), None)
+            self._put_mark(broker_id, StaleMark(number, change.modify_revision, None if kept is None else kept.replicas))
+            return kept is not None and kept.replicas is not None
+        if key.startswith(keys.BROKERS):
+            broker_id = self._touch(key, keys.BROKERS)
+            broker = self._kept.alive.get(broker_id)
+            is_same = broker is not None and broker.epoch == change.create_revision
+            return _set(self._to_change(), broker_id, broker if is_same else None)
+        if key.startswith(keys.KNOWN_BROKERS):
+            broker_id = self._touch(key, keys.KNOWN_BROKERS)
+            before = self._kept.known.get(broker_id) or BrokerImage(broker_id, 0, ())
+            if self._known is None:
+                self._known = dict(self._old.known)
+            self._known[broker_id] = msgspec.structs.replace(before, epoch=change.modify_revision)
+            return before.is_reachable
+        if key.startswith(keys.SHUTDOWNS):
+            broker_id = self._touch(key, keys.SHUTDOWNS)
+            if self._shutdowns is None:
+                self._shutdowns = dict(self._old.shutdowns)
+            return _set(self._shutdowns, broker_id, self._kept.shutdowns.get(broker_id))
+        broker_id = self._touch(key, keys.OFFLINE)
+        if self._offline is None:
+            self._offline = dict(self._old.offline_replicas)
+        return _set(self._offline, broker_id, self._kept.offline_replicas.get(broker_id))
 
     def finish(self) -> BrokersImage:
         """The new picture."""
@@ -181,15 +229,24 @@ class BrokersChange:
         except ValueError as error:
             message = f"{key.decode(errors='replace')} in the metadata store is not the name of a mark"
             raise MetadataCorruptError(message) from error
+        if change.value is None:
+            self._remove_mark(broker_id, number)
+        else:
+            # By the last revision: a mark that was written again covers what joined before that too.
+            self._put_mark(broker_id, StaleMark(number, change.modify_revision, _decode_replicas(key, change.value)))
+
+    def _put_mark(self, broker_id: BrokerId, mark: StaleMark) -> None:
+        marks = self._remove_mark(broker_id, mark.number)
+        marks[broker_id] = (*marks.get(broker_id, ()), mark)
+
+    def _remove_mark(self, broker_id: BrokerId, number: int) -> dict[BrokerId, tuple[StaleMark, ...]]:
         self.touched[broker_id] = None
         if self._stale is None:
             self._stale = dict(self._old.stale_marks)
         marks = tuple(mark for mark in self._stale.pop(broker_id, ()) if mark.number != number)
-        if change.value is not None:
-            # By the last revision: a mark that was written again covers what joined before that too.
-            marks = (*marks, StaleMark(number, change.modify_revision, _decode_replicas(key, change.value)))
         if marks:
             self._stale[broker_id] = marks
+        return self._stale
 
     def _apply_unclean_start(self, key: bytes, change: KeyValue | Event) -> None:
         broker_id = self._touch(key, keys.UNCLEAN_STARTS)
@@ -209,6 +266,15 @@ class BrokersChange:
         broker_id = int(text)
         self.touched[broker_id] = None
         return broker_id
+
+
+def _set(values: dict[BrokerId, T], broker_id: BrokerId, value: T | None) -> bool:
+    """Set what is known, or nothing. Returns whether it is known."""
+    if value is None:
+        values.pop(broker_id, None)
+    else:
+        values[broker_id] = value
+    return value is not None
 
 
 def _broker(broker_id: BrokerId, epoch: BrokerEpoch, record: BrokerRecord) -> BrokerImage:

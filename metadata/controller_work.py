@@ -22,6 +22,7 @@ from lowtide.metadata.writer import Retry
 
 if TYPE_CHECKING:
     from lowtide.metadata.held_registration import HeldRegistration
+    from lowtide.metadata.store import KeyValue
 
 Reconcile: TypeAlias = Callable[[MetadataImage], ChangePlan]
 """What must be changed, seen from an image."""
@@ -76,7 +77,7 @@ class ControllerWork:
         """Take the controller's key if it is free. Returns when the image shows who has it."""
         epoch_key, controller_key = self._prefix + keys.CONTROLLER_EPOCH, self._prefix + keys.CONTROLLER
         current = await self._store.get(epoch_key)
-        epoch = 1 if current is None else int(current.value) + 1
+        epoch = 1 if current is None else _next_epoch(current)
         compares = [
             Compare(controller_key, "create", "==", ABSENT),
             Compare(epoch_key, "modify", "==", ABSENT if current is None else current.modify_revision),
@@ -90,3 +91,8 @@ class ControllerWork:
             await self._held.wait_for(result.revision)
         elif result.gets[0] is not None:
             await self._held.wait_for(result.gets[0].create_revision)
+
+
+def _next_epoch(current: KeyValue) -> int:
+    """The epoch of the next controller. Where the last one can't be read the revision is above it, for each election makes one."""
+    return (int(current.value) if current.value.isdigit() else current.modify_revision) + 1

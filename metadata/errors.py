@@ -34,6 +34,10 @@ class InconsistentClusterError(SessionError):
     """The store belongs to another cluster than the log directories, or to an earlier state of this one."""
 
 
+class NestedPrefixError(InconsistentClusterError):
+    """The cluster's keys would lie among another cluster's, or another's among them."""
+
+
 class StoreWentBackError(InconsistentClusterError):
     """The store was put back to an earlier state of this cluster. Nothing may be decided on it before it is brought forward."""
 

@@ -16,6 +16,8 @@ import msgspec
 from lowtide.metadata.acl_image import AclChangeImage, AclImage
 from lowtide.metadata.broker_image import BrokerImage, Replicas, StaleMark
 from lowtide.metadata.config_image import ConfigImage
+from lowtide.metadata.keys import TOPICS, is_acl
+from lowtide.metadata.keys import topic as topic_key
 from lowtide.metadata.records import (
     NO_LEADER,
     FeaturesRecord,
@@ -24,6 +26,7 @@ from lowtide.metadata.records import (
 )
 from lowtide.metadata.scram_image import NO_SCRAM, ScramImage
 from lowtide.metadata.token_image import TokenImage
+from lowtide.metadata.unreadable_keys import Unreadable
 from lowtide.protocol.types import BrokerEpoch, BrokerId, TopicId
 
 if TYPE_CHECKING:
@@ -34,6 +37,9 @@ if TYPE_CHECKING:
 
 Members: TypeAlias = "dict[BrokerId, BrokerEpoch]"
 """Replicas, with the registration under which each had all that was committed."""
+
+UNKNOWN_LEADER_EPOCH: Final = -1
+"""Below that of every log, so that no log is found to be older than the metadata."""
 
 _RECORD_FIELDS: Final = PartitionRecord.__struct_fields__
 _record_values: Final = attrgetter(*_RECORD_FIELDS)
@@ -55,6 +61,11 @@ class PartitionImage(msgspec.Struct, frozen=True, gc=False):
     elr_epochs: tuple[BrokerEpoch, ...] = ()
 
     @property
+    def is_known(self) -> bool:
+        """Whether its record could be read, now or before; else nothing may be decided about it (`unreadable_keys`)."""
+        return bool(self.replicas)
+
+    @property
     def has_leader(self) -> bool:
         """Whether a broker leads it."""
         return self.leader != NO_LEADER
@@ -71,6 +82,11 @@ class PartitionImage(msgspec.Struct, frozen=True, gc=False):
         """
         kept = dict(zip(_RECORD_FIELDS, _record_values(self), strict=True))
         return PartitionRecord(**(kept | {"partition_epoch": self.partition_epoch + 1} | fields))
+
+
+def unknown_partition(modify_revision: Revision) -> PartitionImage:
+    """A partition whose record can't be read, and never could."""
+    return PartitionImage((), (), (), NO_LEADER, UNKNOWN_LEADER_EPOCH, 0, modify_revision)
 
 
 def partition_image(record: PartitionRecord, modify_revision: Revision) -> PartitionImage:
@@ -129,6 +145,8 @@ def different_partitions(before: Sequence[PartitionImage], now: Sequence[Partiti
 
 
 NO_CONFIGS: Mapping[str, str] = {}
+KEEPING_CONFIGS: Final[Mapping[str, str]] = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+"""Of a topic whose configuration can't be read: nothing is deleted or compacted."""
 NO_FEATURES: Final = FeaturesRecord()
 NO_HISTORY: Final = HistoryRecord()
 
@@ -145,7 +163,8 @@ class MetadataImage(msgspec.Struct, frozen=True):
     topic ids that were deleted, the newest of them at least, with the revision of the deletion. `suspension`
     says why no broker may act on these metadata; it is empty while all may. `acls` has the rules of access control by their keys; it is
     another mapping whenever one changed, and so are `tokens`, the delegation tokens. `acl_change` is a change of many rules that `acls`
-    shows already, and that is still to be written rule by rule. The mappings must not be changed.
+    shows already, and that is still to be written rule by rule. `unreadable` has the keys that are not understood. The mappings must not
+    be changed.
     """
 
     revision: Revision = 0
@@ -174,6 +193,22 @@ class MetadataImage(msgspec.Struct, frozen=True):
     tokens: Mapping[bytes, TokenImage] = {}
     client_metrics: Mapping[str, ConfigImage] = {}
     unclean_starts: Mapping[BrokerId, BrokerEpoch] = {}
+    unreadable: Mapping[bytes, Unreadable] = {}
+
+    @property
+    def hides_rules(self) -> bool:
+        """Whether a rule of access control is not known: it may be one that denies."""
+        return any(not each.keeps and is_acl(key) for key, each in self.unreadable.items())
+
+    def hides_topic(self, name: str) -> bool:
+        """Whether there is a topic of this name that can't be read: nothing may be done with its logs."""
+        return bool(self.unreadable) and name not in self.topics and topic_key(name) in self.unreadable
+
+    @property
+    def hides_topics(self) -> bool:
+        """Whether any topic can't be read: partitions that seem to be of no topic may be its."""
+        names = (key.removeprefix(TOPICS).decode(errors="replace") for key in self.unreadable if key.startswith(TOPICS))
+        return any(self.hides_topic(name) for name in names)
 
     def earlier_partitions(self, topic: TopicImage) -> tuple[PartitionImage, ...]:
         """The partitions of a topic of another image, as they are here; none where the topic is the same, or its configuration isn't."""
@@ -218,7 +253,7 @@ class MetadataImage(msgspec.Struct, frozen=True):
         marks = self.stale_marks.get(broker_id)
         if marks is None:
             return False
-        return any(member_epoch < mark.revision and number in mark.replicas.get(topic_id, ()) for mark in marks)
+        return any(member_epoch < mark.revision and mark.covers(topic_id, number) for mark in marks)
 
     def may_lack_records(self, broker_id: BrokerId, member_epoch: BrokerEpoch) -> bool:
         """Whether a broker has lost its power, and with it what it had not synced, since the registration `member_epoch` (KIP-966)."""

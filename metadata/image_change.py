@@ -1,6 +1,7 @@
 """From one image to the next: the changes of one revision, and what is different after them.
 
-Guards: the revision never falls; what belongs together changes together, because a revision is applied as a whole.
+Guards: the revision never falls; what belongs together changes together, because a revision is applied as a whole; a key that can't be read
+stops what depends on it, and nothing else (`unreadable_keys`).
 """
 
 from __future__ import annotations
@@ -10,34 +11,49 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from lowtide.metadata import keys
-from lowtide.metadata.acl_image import AclImage, take_over_acl, take_over_change
+from lowtide.metadata.acl_image import AclChangeImage, AclImage, take_over_acl, take_over_change
 from lowtide.metadata.broker_image import BrokersChange, BrokersImage
 from lowtide.metadata.config_image import ConfigImage, changed_configs, take_over
 from lowtide.metadata.image import NO_FEATURES, NO_HISTORY, ImageDelta, MetadataImage
-from lowtide.metadata.records import NO_LEADER, ControllerRecord, FeaturesRecord, HistoryRecord, SuspensionRecord, decode
+from lowtide.metadata.records import (
+    NO_LEADER,
+    ControllerRecord,
+    FeaturesRecord,
+    HistoryRecord,
+    NeededKeyError,
+    SuspensionRecord,
+    decode,
+)
 from lowtide.metadata.scram_image import ScramChange
 from lowtide.metadata.token_image import TokenImage, take_over_token
 from lowtide.metadata.topics_change import TopicsChange, TopicsImage
+from lowtide.metadata.unreadable_keys import UnreadableKeys
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from lowtide.metadata.store import Batch, Event, KeyValue, Revision
     from lowtide.protocol.types import BrokerId, TopicId
 
 
-def load_image(pairs: Iterable[KeyValue], revision: Revision, *, prefix: bytes) -> MetadataImage:
-    """The image of a whole range, as read at `revision`. Errors: MetadataCorruptError."""
-    change = _ImageChange(MetadataImage())
+NOTHING_KNOWN: Final = MetadataImage()
+
+
+def load_image(pairs: Iterable[KeyValue], revision: Revision, *, prefix: bytes, known: MetadataImage = NOTHING_KNOWN) -> MetadataImage:
+    """The image of a whole range, as read at `revision`. `known` is the image from before, for what can't be read now.
+
+    Errors: NeededKeyError where a key can't be read without which no broker may act, and that isn't known from before.
+    """
+    change = _ImageChange(MetadataImage(), known)
     for pair in pairs:
         change.apply(pair.key.removeprefix(prefix), pair)
     return change.finish(revision)
 
 
 def apply_batch(image: MetadataImage, batch: Batch, *, prefix: bytes) -> tuple[MetadataImage, ImageDelta]:
-    """The image after `batch`, and what became different. Errors: MetadataCorruptError."""
+    """The image after `batch`, and what became different."""
     assert batch.revision > image.revision, f"batch {batch.revision} on an image of {image.revision}"
-    change = _ImageChange(image)
+    change = _ImageChange(image, image)
     for event in batch.events:
         change.apply(event.key.removeprefix(prefix), event)
     following = change.finish(batch.revision)
@@ -105,11 +121,30 @@ _SETTINGS: Final = (
 """What was set on something by its name: what the keys begin with, the image's field, and from a key to the name."""
 
 
+KEEPING_BROKER_CONFIGS: Final[Mapping[str, str]] = {"log.cleanup.policy": "delete", "log.retention.ms": "-1", "log.retention.bytes": "-1"}
+"""Of brokers whose configuration can't be read: topics that follow it delete and compact nothing."""
+
+_NEEDED: Final = (keys.CLUSTER_ID, keys.HISTORY, keys.FEATURES)
+"""Without these no broker may act."""
+
+
+def _topics_of(image: MetadataImage) -> TopicsImage:
+    return TopicsImage(image.topics, image.topic_names, image.loose_partitions)
+
+
+def _brokers_of(image: MetadataImage) -> BrokersImage:
+    return BrokersImage(
+        image.brokers, image.shutdowns, image.offline_replicas, image.stale_marks, image.known_brokers, image.unclean_starts
+    )
+
+
 class _ImageChange:
     """The changes of one revision. Copies a mapping at most once, and only if it changes."""
 
-    def __init__(self, image: MetadataImage) -> None:
+    def __init__(self, image: MetadataImage, known: MetadataImage) -> None:
         self._old = image
+        self._known = known
+        self._unreadable = UnreadableKeys(image.unreadable)
         self._cluster_id = image.cluster_id
         self._controller = (image.controller_id, image.controller_revision)
         self._features = (image.features, image.features_revision)
@@ -121,16 +156,92 @@ class _ImageChange:
         self._acl_change = image.acl_change
         self._tokens: dict[bytes, TokenImage] | None = None
         self._scram = ScramChange(image.scram)
-        self.topics = TopicsChange(TopicsImage(image.topics, image.topic_names, image.loose_partitions))
-        seen = BrokersImage(
-            image.brokers, image.shutdowns, image.offline_replicas, image.stale_marks, image.known_brokers, image.unclean_starts
-        )
-        self.brokers = BrokersChange(seen)
+        self.topics = TopicsChange(_topics_of(image), _topics_of(known), self._unreadable)
+        self.brokers = BrokersChange(_brokers_of(image), _brokers_of(known))
 
     def apply(self, key: bytes, change: KeyValue | Event) -> None:
-        """Take over one change. Errors: MetadataCorruptError."""
-        if not (self.topics.apply(key, change) or self.brokers.apply(key, change) or self._apply_setting(key, change)):
-            self._apply_other(key, change)
+        """Take over one change, or note that it can't be read. Errors: as of `load_image`."""
+        try:
+            if not (self.topics.apply(key, change) or self.brokers.apply(key, change) or self._apply_setting(key, change)):
+                self._apply_other(key, change)
+        except ValueError as error:
+            self._hold(key, change, str(error))
+        else:
+            self._unreadable.forget(key)
+
+    def _hold(self, key: bytes, change: KeyValue | Event, reason: str) -> None:
+        """A key can't be read: what was known stays in force; else what harms nothing. See `unreadable_keys`. Errors: NeededKeyError."""
+        if change.value is None:  # It never was more than a name that says nothing.
+            self._unreadable.forget(key)
+            return
+        try:
+            keeps = self._keep(key, change, reason)
+        except NeededKeyError:
+            raise
+        except ValueError:
+            keeps = False  # The key names nothing that is there.
+        self._unreadable.note(key, change.modify_revision, reason, keeps=keeps)
+
+    def _keep(self, key: bytes, change: KeyValue | Event, reason: str) -> bool:
+        revision = change.modify_revision
+        if key.startswith((keys.PARTITIONS, keys.TOPICS, keys.TOPIC_CONFIGS)):
+            return self.topics.hold(key, revision)
+        if key.startswith((keys.BROKERS, keys.KNOWN_BROKERS, keys.SHUTDOWNS, keys.OFFLINE, keys.STALE)):
+            return self.brokers.hold(key, change)
+        setting = next((each for each in _SETTINGS if key.startswith(each[0])), None)
+        if setting is not None:
+            return self._keep_setting(setting[1], setting[2](key), revision)
+        if key.startswith((keys.ACLS, keys.ACL_CHANGE)):
+            return self._keep_rule(key, revision)
+        if key.startswith((keys.SCRAM, keys.TOKENS)):
+            return self._keep_secret(key)
+        return self._keep_single(key, change, reason)
+
+    def _keep_setting(self, field: str, name: str, revision: Revision) -> bool:
+        known = getattr(self._known, field).get(name)
+        if known is not None:
+            self._settings(field)[name] = ConfigImage(known.configs, revision)
+        elif field == "broker_configs":
+            self._settings(field)[name] = ConfigImage(KEEPING_BROKER_CONFIGS, revision)
+        return known is not None
+
+    def _keep_rule(self, key: bytes, revision: Revision) -> bool:
+        if key == keys.ACL_CHANGE:
+            change = self._known.acl_change
+            self._acl_change = None if change is None else AclChangeImage(change.change, revision)
+            return change is not None
+        known = self._known.acls.get(key)
+        if known is not None:
+            self._rules()[key] = AclImage(known.acl, revision)
+        return known is not None
+
+    def _keep_secret(self, key: bytes) -> bool:
+        """What lets somebody in lets nobody in, until it can be read again."""
+        if key.startswith(keys.SCRAM):
+            return self._scram.hold(key, self._known.scram.secret)
+        self._all_tokens().pop(key, None)
+        return False
+
+    def _keep_single(self, key: bytes, change: KeyValue | Event, reason: str) -> bool:
+        """Keys that are there once. Errors: NeededKeyError."""
+        known = self._known
+        if key == keys.SUSPENSION:
+            self._suspension = f"and why can't be read ({reason})"
+        elif key == keys.CONTROLLER:
+            is_same = known.controller_revision == change.create_revision
+            self._controller = (known.controller_id, known.controller_revision) if is_same else (NO_LEADER, 0)
+            return is_same
+        elif key in _NEEDED:
+            if known is NOTHING_KNOWN:
+                raise NeededKeyError(reason)
+            if key == keys.CLUSTER_ID:
+                self._cluster_id = known.cluster_id
+            elif key == keys.HISTORY:
+                self._history = known.history
+            else:
+                self._features = (known.features, change.modify_revision)
+            return True
+        return False
 
     def finish(self, revision: Revision) -> MetadataImage:
         """The new image."""
@@ -163,6 +274,7 @@ class _ImageChange:
             old.tokens if self._tokens is None else self._tokens,
             self._set.get("client_metrics", old.client_metrics),
             brokers.unclean_starts,
+            self._unreadable.found,
         )
 
     def _rules(self) -> dict[bytes, AclImage]:
@@ -184,9 +296,7 @@ class _ImageChange:
         elif key == keys.ACL_CHANGE:
             self._acl_change = take_over_change(change)
         elif key.startswith(keys.TOKENS):
-            if self._tokens is None:
-                self._tokens = dict(self._old.tokens)
-            take_over_token(self._tokens, key, change)
+            take_over_token(self._all_tokens(), key, change)
         elif key.startswith(keys.DELETED_TOPICS):
             self._apply_tombstone(key, change)
         elif key == keys.FEATURES:
@@ -199,11 +309,21 @@ class _ImageChange:
     def _apply_setting(self, key: bytes, change: KeyValue | Event) -> bool:
         for prefix, field, name_of in _SETTINGS:
             if key.startswith(prefix):
-                if field not in self._set:
-                    self._set[field] = dict(getattr(self._old, field))
-                take_over(self._set[field], name_of(key), key, change)
+                take_over(self._settings(field), name_of(key), key, change)
                 return True
         return False
+
+    def _settings(self, field: str) -> dict[str, ConfigImage]:
+        """What is set of one kind, to be changed."""
+        if field not in self._set:
+            self._set[field] = dict(getattr(self._old, field))
+        return self._set[field]
+
+    def _all_tokens(self) -> dict[bytes, TokenImage]:
+        """The delegation tokens, to be changed."""
+        if self._tokens is None:
+            self._tokens = dict(self._old.tokens)
+        return self._tokens
 
     def _apply_tombstone(self, key: bytes, change: KeyValue | Event) -> None:
         if self._deleted_topics is None:

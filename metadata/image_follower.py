@@ -93,7 +93,7 @@ class ImageFollower:
             if seen and (reason := contradiction(self.copy, copy.rows, revision)) is not None:
                 raise StoreWentBackError(f"the metadata store went back: {reason}")
         if revision > self.image.revision:
-            image = load_image(pairs, revision, prefix=self._prefix)
+            image = load_image(pairs, revision, prefix=self._prefix, known=self.image)
             self.copy = copy
             if self.keeper is not None:
                 self.keeper.on_loaded(copy)
@@ -103,10 +103,11 @@ class ImageFollower:
     def _copied(self, pairs: list[KeyValue], revision: Revision) -> MetadataCopy:
         copy = MetadataCopy(rows_of(pairs, self._prefix), revision)
         history, cluster_id = copy.rows.get(keys.HISTORY), copy.rows.get(keys.CLUSTER_ID)
-        if history is not None:
-            copy.history_id = decode(keys.HISTORY, history[1], HistoryRecord).history_id
-        if cluster_id is not None:
-            copy.cluster_id = cluster_id[1].decode()
+        try:
+            copy.history_id = "" if history is None else decode(keys.HISTORY, history[1], HistoryRecord).history_id
+            copy.cluster_id = "" if cluster_id is None else cluster_id[1].decode()
+        except ValueError:  # They never change: what was followed is of the same ones, and `load_image` says what can't be read.
+            copy.history_id, copy.cluster_id = self.copy.history_id, self.copy.cluster_id
         return copy
 
     async def image_from(self, revision: Revision) -> MetadataImage:

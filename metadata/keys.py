@@ -188,8 +188,12 @@ def broker_config(name: str) -> bytes:
 
 
 def parse_broker_config(key: bytes) -> str:
-    """The inverse of `broker_config`."""
-    return key.removeprefix(BROKER_CONFIGS).removeprefix(b"/").removeprefix(b"-default").decode()
+    """The inverse of `broker_config`. Errors: ValueError."""
+    name = key.removeprefix(BROKER_CONFIGS)
+    if name != b"-default" and not (name.startswith(b"/") and name[1:].isdigit()):
+        message = f"{key.decode(errors='replace')} in the metadata store doesn't name a broker"
+        raise ValueError(message)
+    return name.removeprefix(b"/").removeprefix(b"-default").decode()
 
 
 def group_config(group_id: str) -> bytes:
@@ -217,6 +221,12 @@ def acl(value: bytes) -> bytes:
     return ACLS + hashlib.sha256(value).hexdigest()[:_HASH_DIGITS].encode()
 
 
+def is_acl(key: bytes) -> bool:
+    """Whether this is the key of a rule of access control, or of a change of many, whatever is in it; else it is somebody else's."""
+    name = key.removeprefix(ACLS)
+    return key == ACL_CHANGE or (key.startswith(ACLS) and len(name) == _HASH_DIGITS and _is_hexadecimal(name))
+
+
 def token(hmac: bytes) -> bytes:
     """The delegation token with this HMAC, which the key doesn't show."""
     return TOKENS + hashlib.sha256(hmac).hexdigest()[:_HASH_DIGITS].encode()
@@ -241,6 +251,10 @@ def parse_scram(key: bytes) -> tuple[ScramMechanism, str] | None:
     """The inverse of `scram`; None for a mechanism that isn't known."""
     mechanism, _, user = key.removeprefix(b"scram/").decode().partition("/")
     return (SCRAM_MECHANISMS[mechanism], user) if mechanism in SCRAM_MECHANISMS else None
+
+
+def _is_hexadecimal(text: bytes) -> bool:
+    return all(each in b"0123456789abcdef" for each in text)
 
 
 def parse_partition(key: bytes) -> tuple[TopicId, int]:

@@ -180,9 +180,12 @@ def _row(row: _TextRow) -> Row:
 
 
 def topic_id_in(copy: MetadataCopy, name: str) -> TopicId | None:
-    """The id of the topic of this name, None where there is none. Errors: MetadataCorruptError."""
+    """The id of the topic of this name, None where there is none that can be read."""
     row = copy.rows.get(keys.topic(name))
-    return None if row is None else parse_topic_id(decode(row[0], row[1], TopicRecord).topic_id)
+    try:
+        return None if row is None else parse_topic_id(decode(row[0], row[1], TopicRecord).topic_id)
+    except ValueError:
+        return None
 
 
 # Comparing it with a store

@@ -34,6 +34,10 @@ class MetadataCorruptError(ValueError):
     """A value in the metadata store that Lowtide can't have written; names the key."""
 
 
+class NeededKeyError(MetadataCorruptError):
+    """A key can't be read without which no broker may act."""
+
+
 class Listener(msgspec.Struct, frozen=True, gc=False):
     """Where clients reach a broker: the listener's name, its advertised address, and how it is secured."""
 

@@ -25,9 +25,9 @@ import msgspec
 from lowtide.metadata import keys
 from lowtide.metadata.broker_image import encode_replicas
 from lowtide.metadata.image import MetadataImage
-from lowtide.metadata.image_change import load_image
+from lowtide.metadata.image_change import NOTHING_KNOWN, load_image
 from lowtide.metadata.metadata_copy import CopyError, MetadataCopy, contradiction, decode_copy
-from lowtide.metadata.records import NO_LEADER, HistoryRecord, RegistrationRecord, decode, encode
+from lowtide.metadata.records import NO_LEADER, HistoryRecord, MetadataCorruptError, NeededKeyError, RegistrationRecord, decode, encode
 from lowtide.metadata.recovered_members import Choice, GivenLog, choose_members, still_stale, without_logs
 from lowtide.metadata.store import KeyValue
 from lowtide.protocol.types import BrokerId, LeaderEpoch, TopicId, topic_id_text  # Read at run time, by msgspec.
@@ -225,13 +225,15 @@ def plan_recovery(
             f"what broker {names} knows is missing: export it there, or, if its directories are gone for good, give --without for it; "
             "what only it knows is lost then"
         )
-    image, store = _image(copy), _image(MetadataCopy(rows.values(), 0))
+    image, store = _image(copy), _image(MetadataCopy(rows.values(), 0), known=MetadataImage())
     logs = _sound_logs(facts, copy)
     values = {row[0]: row[1] for row in copy.rows.values() if not row[0].startswith(_OF_THE_OLD_STORE)}
     partitions, problems = [], []
     kept: list[tuple[TopicId, int, PartitionImage]] = []
     for topic in image.topics.values():
         for number, state in enumerate(topic.partitions):
+            if not state.is_known:
+                continue  # What can't be read is written as it is.
             others = store.topic_by_id(topic.topic_id)
             now = others.partitions[number] if others is not None and number < len(others.partitions) else None
             known = logs.get((topic_id_text(topic.topic_id), number), {})
@@ -255,6 +257,8 @@ def plan_recovery(
     for broker_id, replicas in still_stale(image, kept).items():
         values[keys.stale(broker_id, _registration(copy.rows, broker_id).registered)] = encode(encode_replicas(replicas))
     history = HistoryRecord(history_id, raft_surplus, copy.history_id, copy.revision)
+    for key, each in image.unreadable.items():
+        problems.append(f"{key.decode(errors='replace')} can't be read, and is kept as it is: {each.reason}")
     back, gone = image.topics.keys() - store.topics.keys(), store.topics.keys() - image.topics.keys()
     problems += [f"topic {name} is in the store, and no broker knows of it: it is forgotten" for name in sorted(gone)]
     return RecoveryPlan(
@@ -297,24 +301,43 @@ def _raise_counters(values: dict[bytes, bytes], facts: Sequence[BrokerFacts], co
         record = RegistrationRecord(max(known.drawn, now.drawn, registered), registered)
         values[keys.registration(broker_id)] = encode(record)
     for key, jump in ((keys.CONTROLLER_EPOCH, 1), (keys.NEXT_PRODUCER_ID, PRODUCER_IDS_JUMP)):
-        newest = max(int(row[1]) if row is not None else 0 for row in (copy.rows.get(key), rows.get(key)))
-        values[key] = b"%d" % (newest + jump)
+        given_out = [_number(row) for row in (copy.rows.get(key), rows.get(key)) if row is not None]
+        if None in given_out:
+            raise RecoveryError(f"{key.decode()} can't be read: put a number there that is above all that were given out")
+        values[key] = b"%d" % (max([0, *(number for number in given_out if number is not None)]) + jump)
+
+
+def _number(row: Row) -> int | None:
+    """The number of a counter; None where it can't be read."""
+    return int(row[1]) if row[1].isdigit() else None
 
 
 def _known_brokers(copy: MetadataCopy) -> set[BrokerId]:
-    return {int(key.removeprefix(keys.KNOWN_BROKERS)) for key in copy.rows if key.startswith(keys.KNOWN_BROKERS)}
+    names = (key.removeprefix(keys.KNOWN_BROKERS) for key in copy.rows if key.startswith(keys.KNOWN_BROKERS))
+    return {int(name) for name in names if name.isdigit()}
 
 
 def _registration(rows: Mapping[bytes, Row], broker_id: BrokerId) -> RegistrationRecord:
+    """How often a broker has registered. Errors: RecoveryError."""
     row = rows.get(keys.registration(broker_id))
-    return RegistrationRecord() if row is None else decode(row[0], row[1], RegistrationRecord)
+    try:
+        return RegistrationRecord() if row is None else decode(row[0], row[1], RegistrationRecord)
+    except MetadataCorruptError as error:
+        raise RecoveryError(f"{error}; it has `drawn` and `registered`, numbers above all that the broker's directories have") from error
 
 
 def history_of(rows: Mapping[bytes, Row]) -> HistoryRecord:
-    """The history of a store, or of a copy, with these keys; one without an id where it has none."""
+    """The history of a store, or of a copy, with these keys; one without an id where it has none that can be read."""
     row = rows.get(keys.HISTORY)
-    return HistoryRecord() if row is None else decode(row[0], row[1], HistoryRecord)
+    try:
+        return HistoryRecord() if row is None else decode(row[0], row[1], HistoryRecord)
+    except MetadataCorruptError:
+        return HistoryRecord()
 
 
-def _image(copy: MetadataCopy) -> MetadataImage:
-    return load_image((KeyValue(*row) for row in copy.rows.values()), copy.revision, prefix=b"")
+def _image(copy: MetadataCopy, known: MetadataImage = NOTHING_KNOWN) -> MetadataImage:
+    """Errors: RecoveryError where a key can't be read that is needed, and `known` is nothing."""
+    try:
+        return load_image((KeyValue(*row) for row in copy.rows.values()), copy.revision, prefix=b"", known=known)
+    except NeededKeyError as error:
+        raise RecoveryError(f"the newest copy of the metadata can't be used: {error}") from error

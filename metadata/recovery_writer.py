@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from lowtide.metadata import keys
 from lowtide.metadata.changes import STEP_PARTITIONS
 from lowtide.metadata.metadata_copy import rows_of
+from lowtide.metadata.prefixes import around, prefix_inside
 from lowtide.metadata.records import SuspensionRecord, encode
 from lowtide.metadata.recovery import RecoveryError
 from lowtide.metadata.store import MAX_TRANSACTION_BYTES, NO_LEASE, OPERATION_BYTES, Compare, Delete, Put
@@ -73,6 +74,9 @@ async def bring_forward(store: MetadataStore, prefix: bytes, plan: RecoveryPlan,
         raise RecoveryError("something else began to use the metadata store meanwhile: nothing was done")
     mine = Compare(suspension.key, "modify", "==", begun.revision)
     rows, _ = await read_rows(store, prefix)
+    inner = prefix_inside(prefix, ((row[0], row[1]) for row in rows.values()))
+    if inner is not None:
+        raise RecoveryError(around(prefix, inner))  # Its keys would be deleted.
     kept = {keys.SUSPENSION, keys.HISTORY}
     changes: list[Put | Delete] = [Delete(prefix + key) for key in rows if key not in plan.values and key not in kept]
     changes += [Put(prefix + key, value) for key, value in plan.values.items() if key not in rows or rows[key][1] != value]

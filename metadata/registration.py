@@ -19,7 +19,7 @@ Sources: Kafka's `ClusterControlManager`; KIP-631, KIP-841; the model in tests/m
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import msgspec
 
@@ -33,6 +33,7 @@ from lowtide.metadata.records import (
     BrokerRecord,
     FeaturesRecord,
     Listener,
+    MetadataCorruptError,
     RegistrationRecord,
     SuspensionRecord,
     decode,
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
     from lowtide.metadata.store import KeyValue, MetadataStore, Operation, TransactionResult
     from lowtide.protocol.types import BrokerEpoch, BrokerId
     from lowtide.runtime.clock import Clock
+
+T = TypeVar("T")
 
 MISSING_NUMBER: Final = -1
 
@@ -308,7 +311,7 @@ class Registrar:
         check_progress(seen, result.revision)
         *others, suspension = result.gets
         if suspension is not None:
-            reason = decode(suspension.key, suspension.value, SuspensionRecord).reason
+            reason = _read(suspension, SuspensionRecord).reason
             raise InconsistentClusterError(f"the metadata store is suspended, {reason}; {REMEDY}")
         return _Others(*others)
 
@@ -323,7 +326,7 @@ class Registrar:
         return self._number == 0 and registered > 0 and registered in self._held
 
     def _check_level(self, features: KeyValue | None) -> None:
-        agreed = FeaturesRecord() if features is None else decode(keys.FEATURES, features.value, FeaturesRecord)
+        agreed = FeaturesRecord() if features is None else _read(features, FeaturesRecord)
         if agreed.log_start_reporting and self._record.metadata_level < LOG_START_REPORTING_LEVEL:
             message = (
                 f"broker {self._broker_id} is set to an inter.broker.protocol.version below 0.11.0, and the brokers of this cluster have "
@@ -336,4 +339,12 @@ class Registrar:
 
 
 def _registration(pair: KeyValue | None) -> RegistrationRecord:
-    return RegistrationRecord() if pair is None else decode(pair.key, pair.value, RegistrationRecord)
+    return RegistrationRecord() if pair is None else _read(pair, RegistrationRecord)
+
+
+def _read(pair: KeyValue, kind: type[T]) -> T:
+    """A record that a registration relies on. Errors: UnavailableError for one that can't be read: it is tried again until it is mended."""
+    try:
+        return decode(pair.key, pair.value, kind)
+    except MetadataCorruptError as error:
+        raise UnavailableError(str(error)) from error

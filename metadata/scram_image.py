@@ -83,6 +83,18 @@ class ScramChange:
             kept = users[user] = KeptCredential(credential_of_record(record), change.modify_revision)
             forms[kept.credential.form] += 1
 
+    def hold(self, key: bytes, secret: bytes) -> bool:
+        """A key can't be read: who has this credential can't log in. `secret` was known before, and stays. Returns whether it is that."""
+        named = None if key == keys.SCRAM_SECRET else keys.parse_scram(key)
+        if named is None:
+            self._secret = secret if key == keys.SCRAM_SECRET else self._secret
+            return key == keys.SCRAM_SECRET and bool(secret)
+        mechanism, user = named
+        if mechanism not in self._users:
+            self._users[mechanism] = dict(self._old.users.get(mechanism, {}))
+        self._users[mechanism].pop(user, None)
+        return False
+
     def finish(self) -> ScramImage:
         """The new image, the old one where nothing changed."""
         if not self._users and self._secret == self._old.secret:

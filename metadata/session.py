@@ -121,6 +121,8 @@ class MetadataSession:
         self._opened = False
         self.broker_id = broker_id
         self.cluster_id = ""
+        self.nested: str | None = None
+        """That another cluster's keys lie among this one's, or around them, in a sentence; known once opened."""
 
     # State
 
@@ -208,6 +210,7 @@ class MetadataSession:
             raise OtherClusterError(f"the metadata store belongs to cluster {known}, the log directories to {cluster_id}")
         self.cluster_id = known
         if not self._opened:
+            self.nested = await self._store_guard.check_prefix()
             await self._store_guard.begin()
             self._opened = True
         return known

@@ -24,19 +24,20 @@ from typing import TYPE_CHECKING, Final
 
 from lowtide.metadata import keys
 from lowtide.metadata.changes import Step
-from lowtide.metadata.errors import REMEDY, InconsistentClusterError, StoreWentBackError
-from lowtide.metadata.metadata_copy import contradiction
+from lowtide.metadata.errors import REMEDY, InconsistentClusterError, NestedPrefixError, StoreWentBackError
+from lowtide.metadata.metadata_copy import contradiction, rows_of
+from lowtide.metadata.prefixes import around, inside, nesting, prefix_inside, prefixes_around
 from lowtide.metadata.records import HistoryRecord, SuspensionRecord, encode
-from lowtide.metadata.store import ABSENT, AmbiguousError, Compare, Get, MetadataStoreError, Put
+from lowtide.metadata.store import ABSENT, AccessDeniedError, AmbiguousError, Compare, Delete, Get, MetadataStoreError, Put
 from lowtide.protocol.types import topic_id_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from lowtide.metadata.image import MetadataImage
     from lowtide.metadata.image_follower import ImageFollower
     from lowtide.metadata.metadata_copy import MetadataCopy
-    from lowtide.metadata.store import MetadataStore
+    from lowtide.metadata.store import MetadataStore, TransactionResult
     from lowtide.protocol.types import BrokerId
     from lowtide.runtime.clock import Clock
     from lowtide.runtime.random import Random
@@ -93,16 +94,55 @@ class StoreGuard:
             await self._check_surplus(image.history)
 
     async def claim_cluster_id(self, wanted: str) -> str:
-        """Give the cluster this id if it has none. Returns the one that it has. Errors: those of the store."""
+        """Give the cluster this id if it has none. Returns the one that it has. Errors: those of the store; NestedPrefixError."""
         key = self._prefix + keys.CLUSTER_ID
+        others = [each + keys.CLUSTER_ID for each in prefixes_around(self._prefix)]
         try:
-            result = await self._store.transact([Compare(key, "create", "==", ABSENT)], [Put(key, wanted.encode())], [Get(key)])
+            result = await self._claim(key, wanted, others)
             pair = None if result.succeeded else result.gets[0]
         except AmbiguousError:
             pair = await self._store.get(key)
             if pair is None:
                 raise
+        else:
+            if not result.succeeded and pair is None:  # Then there is one around.
+                outer = next(each.key for each in result.gets[1:] if each is not None)
+                raise NestedPrefixError(inside(self._prefix, outer.removesuffix(keys.CLUSTER_ID)))
         return wanted if pair is None else pair.value.decode()
+
+    async def _claim(self, key: bytes, wanted: str, others: Sequence[bytes]) -> TransactionResult:
+        """Make the id where no cluster around has one; that isn't asked for where another one's keys mustn't be read."""
+        compares = [Compare(each, "create", "==", ABSENT) for each in (key, *others)]
+        try:
+            return await self._store.transact(compares, [Put(key, wanted.encode())], [Get(each) for each in (key, *others)])
+        except AccessDeniedError:
+            if not others:
+                raise
+        return await self._claim(key, wanted, ())
+
+    async def check_prefix(self) -> str | None:
+        """Whether another cluster lies around this one, or inside. Returns that, in a sentence, for a cluster that has begun long ago.
+
+        It goes on, for its keys are understood, and the other's are not. A new one is refused, and gives its id back.
+        Errors: NestedPrefixError; UnavailableError.
+        """
+        if self._follower.image.history.history_id:
+            rows = self._follower.copy.rows.values()
+            return await nesting(self._store, self._prefix, ((row[0], row[1]) for row in rows))
+        # Not through the follower: it would take an id that another broker has given back for a store that went back. Whether there is a
+        # cluster around was compared when the id was made.
+        pairs, _ = await self._store.range(self._prefix)
+        found = {row[0]: row for row in rows_of(pairs, self._prefix)}
+        inner = prefix_inside(self._prefix, ((row[0], row[1]) for row in found.values()))
+        if inner is None:
+            return None
+        own = found.get(keys.CLUSTER_ID)
+        if own is not None:
+            key = self._prefix + keys.CLUSTER_ID
+            compares = [Compare(key, "modify", "==", own[3]), Compare(self._prefix + keys.HISTORY, "create", "==", ABSENT)]
+            with suppress(AmbiguousError):
+                await self._store.transact(compares, [Delete(key)])
+        raise NestedPrefixError(around(self._prefix, inner))
 
     async def begin(self) -> None:
         """Give the store a history if it has none, and watch over it from now on. Errors: those of the store; as `check`."""

@@ -92,6 +92,8 @@ class FencedWriter:
         key = self._prefix + keys.NEXT_PRODUCER_ID
         for _ in range(PRODUCER_ID_ATTEMPTS):
             current = await self._store.get(key)
+            if current is not None and not current.value.isdigit():
+                raise UnavailableError(f"{current.key.decode(errors='replace')} in the metadata store is not a number")
             first = 0 if current is None else int(current.value)
             unchanged = Compare(key, "modify", "==", ABSENT if current is None else current.modify_revision)
             with suppress(AmbiguousError):  # Then the block may be taken without an owner: ids are not scarce.

@@ -129,7 +129,7 @@ def _gather_preferred(changes: PartitionChanges, image: MetadataImage, settings:
     for topic in image.topics.values():
         least = min_insync_replicas(topic, settings)
         for number, partition in enumerate(topic.partitions):
-            if partition.leader == partition.replicas[0] or not is_well(partition, steady):
+            if partition.leader in partition.replicas[:1] or not is_well(partition, steady):
                 continue
             wanted = elect(image, topic.topic_id, number, partition, min_insync_replicas=least, election=Election.PREFERRED)
             if wanted is not None:
@@ -182,9 +182,8 @@ class ControllerWork:
         if now_ms < self._next_rebalance_ms:
             return False
         self._next_rebalance_ms = now_ms + settings.rebalance_interval_ms
-        self._rebalancing = any(
-            partition.leader != partition.replicas[0] for topic in image.topics.values() for partition in topic.partitions
-        )
+        partitions = (partition for topic in image.topics.values() for partition in topic.partitions)
+        self._rebalancing = any(partition.is_known and partition.leader != partition.replicas[0] for partition in partitions)
         return self._rebalancing
 
     def plan(self, image: MetadataImage) -> ChangePlan:

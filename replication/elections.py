@@ -152,7 +152,7 @@ def led_uncleanly(old: MetadataImage, delta: ImageDelta) -> dict[TopicPartition,
             if number >= len(before.partitions):
                 break
             was, leader = before.partitions[number], topic.partitions[number].leader
-            if leader not in (NO_LEADER, was.leader) and leader not in was.members:
+            if was.is_known and leader not in (NO_LEADER, was.leader) and leader not in was.members:
                 found[TopicPartition(topic.name, number)] = leader
     return found
 

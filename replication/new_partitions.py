@@ -71,7 +71,7 @@ def plan_new_partitions(
         return refusal
     have = len(topic.partitions)
     added = wanted.count - have
-    factor = len(assignment_of(topic.partitions[0]).target)
+    factor = next((len(assignment_of(each).target) for each in topic.partitions if each.is_known), 1)
     if wanted.assignments is None:
         placed = place_replicas(image, added, factor, random)
     else:

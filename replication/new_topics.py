@@ -117,7 +117,7 @@ def plan_create_topic(
 def _check_new_name(image: MetadataImage, name: str) -> Refusal | None:
     if name == CLUSTER_METADATA_TOPIC:
         return Refusal(ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"{name} belongs to the broker")
-    if name in image.topics:
+    if name in image.topics or image.hides_topic(name):
         return Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists")
     reason = check_topic_name(name)
     if reason is not None:

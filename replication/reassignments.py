@@ -71,12 +71,14 @@ def plan_reassignments(
 
 
 def find_partition(image: MetadataImage, name: str, number: int) -> tuple[TopicImage, PartitionImage] | Refusal:
-    """A partition by its topic's name, or UNKNOWN_TOPIC_OR_PARTITION."""
+    """A partition by its topic's name, or UNKNOWN_TOPIC_OR_PARTITION; INVALID_REQUEST for one whose record can't be read."""
     topic = image.topics.get(name)
     if topic is None:
         return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {name}.")
     if not 0 <= number < len(topic.partitions):
         return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {name}:{number}.")
+    if not topic.partitions[number].is_known:
+        return Refusal(ErrorCode.INVALID_REQUEST, f"The state of partition {name}:{number} can't be read from the metadata store.")
     return topic, topic.partitions[number]
 
 

@@ -20,8 +20,10 @@ def plan_sweep(image: MetadataImage) -> ChangePlan:
     """Delete partitions that no topic counts and that were written before this controller was elected: none is being created.
 
     A creation or growth by an earlier controller cannot continue, its fence is gone; one by this controller has newer revisions. Each is
-    compared: a growth of its topic may write it again at any time.
+    compared: a growth of its topic may write it again at any time. Nothing is deleted while a topic can't be read, which may count them.
     """
+    if image.hides_topics:
+        return NO_CHANGE
     leftovers = [
         (keys.partition(topic_id, number), partition.modify_revision)
         for topic_id, partitions in image.loose_partitions.items()
@@ -53,6 +55,8 @@ def plan_sweep_of_marks(image: MetadataImage) -> ChangePlan:
 
 
 def _is_needed(image: MetadataImage, broker_id: BrokerId, mark: StaleMark) -> bool:
+    if mark.replicas is None:
+        return True  # It can't be read.
     for topic_id, numbers in mark.replicas.items():
         topic = image.topic_by_id(topic_id)
         if topic is None:

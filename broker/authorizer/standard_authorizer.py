@@ -47,19 +47,24 @@ class StandardAuthorizer:
         self._audit = audit
         self.audits_allowed = AuditEvent.ALLOWED in audit.events
         self._acls: Mapping[bytes, AclImage] = {}
+        self._hides_rules = False
         self._decisions: dict[_Asked, bool] = {}
         self._grants: dict[tuple[KafkaPrincipal, str], WriteGrants] = {}
         self.index: AclIndex = EMPTY
 
     def on_image(self, _old: MetadataImage, new: MetadataImage, _delta: ImageDelta) -> None:
         """Take over the rules of another image."""
-        self.use(new.acls)
+        self.use(new.acls, hides_rules=new.hides_rules)
 
-    def use(self, acls: Mapping[bytes, AclImage]) -> None:
-        """Decide by these rules from now on. What was decided is forgotten if they are others."""
+    def use(self, acls: Mapping[bytes, AclImage], *, hides_rules: bool = False) -> None:
+        """Decide by these rules from now on. What was decided is forgotten if they are others.
+
+        With `hides_rules` some rule can't be read, and may be one that denies: nobody is allowed anything but super users.
+        """
         before = self._acls
-        if acls is before:
+        if acls is before and hides_rules is self._hides_rules:
             return
+        self._hides_rules = hides_rules
         added = [acls[key].acl for key in acls.keys() - before.keys()]
         removed = [before[key].acl for key in before.keys() - acls.keys()]
         self.index = self.index.changed(added, removed)
@@ -102,12 +107,16 @@ class StandardAuthorizer:
         """Whether the requester may do that to any resource of a type, whether or not there is one now."""
         if self.authorize(requester, operation, Resource(kind, HARDCODED), Audit.ALLOWED):
             return True
+        if self._hides_rules:
+            return False
         return decide_by_type(self.index, str(requester.principal), requester.client_address, operation, kind)
 
     def explain(self, principal: str, host: str, operation: Operation, resource: Resource) -> Decision:
         """What decides about a request, and how."""
         if principal in self._super_users:
             return Decision(allowed=True)
+        if self._hides_rules:
+            return Decision(allowed=False)
         decision = decide(self.index, principal, host, operation, resource)
         if decision.any_rule or not self._allow_if_no_acl:
             return decision

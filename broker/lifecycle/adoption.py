@@ -67,7 +67,13 @@ async def adoption_due(
         filesystem.unlink(wish)
         filesystem.sync_directory(directories[0])
     under_way = await store.get(noted)
-    return Adoption.NONE if under_way is None else Adoption(under_way.value)
+    if under_way is None:
+        return Adoption.NONE
+    try:
+        return Adoption(under_way.value)
+    except ValueError as error:
+        reason = f"{keys.ADOPTION.decode()} in the metadata is {under_way.value!r}: put back what it was"
+        raise StorageError(metadata_file, reason) from error
 
 
 def _wanted(filesystem: FileSystem, directories: Sequence[str], metadata_file: str, wish: str) -> Adoption:

@@ -19,6 +19,6 @@ def make_authorizer(config: BrokerConfig, session: MetadataSession, audit: Audit
         allow_if_no_acl=values["allow.everyone.if.no.acl.found"] is True,
         audit=audit,
     )
-    authorizer.use(session.image.acls)
+    authorizer.use(session.image.acls, hides_rules=session.image.hides_rules)
     session.on_image(authorizer.on_image)
     return authorizer

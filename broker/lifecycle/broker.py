@@ -163,6 +163,9 @@ class Broker:
         except OtherClusterError as error:
             raise StorageError(", ".join(config.log_dirs), f"{error} (meta.properties)") from error
         await warn_without_raft_log(self._store, ports.shared_metadata, self.log)
+        if self._session.nested is not None:
+            self.log.warning("keys of two clusters lie in each other, each leaves the other's alone", reason=self._session.nested)
+        self._image_lines.say_unreadable(MetadataImage(), self._session.image)
         self._follow_configs(self._session.image)
         now = self._base.configs.current
         topics = {name: KnownTopic(topic.topic_id, log_config(now, topic.configs)) for name, topic in self._session.image.topics.items()}

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 PARTITIONS_NAMED: Final = 5
 """In a line about any number of them."""
 
+UNREADABLE_LINES_MAX: Final = 20
+"""Keys that can't be read and are named at once; of more than that only the number is said. Each is named once, until it changes."""
+
 BROKER_LINES_MAX: Final = 1000
 """What is kept while there is no controller; of partitions there is one entry each."""
 
@@ -43,6 +46,7 @@ class ImageLines:
     def on_image(self, old: MetadataImage, new: MetadataImage, delta: ImageDelta) -> None:
         """An image has followed another one."""
         self._image = new
+        self.say_unreadable(old, new)
         if new.controller_id == self._broker_id != old.controller_id:
             self._log.info("this broker is the controller", before=old.controller_id)
         if self._machine and new.controller_id == self._broker_id:
@@ -53,6 +57,25 @@ class ImageLines:
             if now.leader_epoch != before.leader_epoch and now.leader != before.leader:
                 self._elections.setdefault((before.leader, now.leader), {})[str(key)] = _election(now)
             self._on_replicas(str(key), before, now)
+
+    def say_unreadable(self, old: MetadataImage, new: MetadataImage) -> None:
+        """Name the keys of the metadata that can't be read, and those that can again."""
+        if old.unreadable is new.unreadable:
+            return
+        found = [(key, each) for key, each in new.unreadable.items() if old.unreadable.get(key) != each]
+        for key, each in found[:UNREADABLE_LINES_MAX]:
+            self._log.error(
+                "key of the metadata can't be read, what depends on it waits until it is mended",
+                key=key.decode(errors="replace"),
+                revision=each.revision,
+                reason=each.reason,
+                value_from_before="stays in force" if each.keeps else "is not known, or counts no more",
+            )
+        if len(found) > UNREADABLE_LINES_MAX:
+            self._log.error("more keys of the metadata can't be read", keys=len(found) - UNREADABLE_LINES_MAX)
+        mended = [key.decode(errors="replace") for key in old.unreadable if key not in new.unreadable]
+        if mended:
+            self._log.info("keys of the metadata can be read again, or are gone", keys=len(mended), some_keys=mended[:PARTITIONS_NAMED])
 
     def _say_what_shares_a_machine(self, delta: ImageDelta) -> None:
         """Once in a life: it is allowed, and an operator may not expect it."""

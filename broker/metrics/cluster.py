@@ -38,6 +38,9 @@ _UNCLEAN: Final = counter(
 _GIVEN: Final = counter(
     "lowtide_leaders_given_total", "Partitions that this process, which was full, had another process of the machine lead."
 )
+_UNREADABLE: Final = gauge(
+    "lowtide_metadata_unreadable_keys", "Keys of the metadata that can't be read, as this broker sees them; the log names them."
+)
 _BROKERS: Final = gauge("kafka_brokers", "Brokers of the cluster. From the controller.")
 _BROKER_INFO: Final = gauge("kafka_broker_info", "1 for each broker of the cluster. From the controller.", "id", "address")
 _TOPIC_PARTITIONS: Final = gauge("kafka_topic_partitions", "Partitions of a topic. From the controller.", "topic")
@@ -52,6 +55,7 @@ METRICS: Final = (
     _PREFERRED,
     _UNCLEAN,
     _GIVEN,
+    _UNREADABLE,
     _BROKERS,
     _BROKER_INFO,
     _TOPIC_PARTITIONS,
@@ -68,7 +72,7 @@ def write(scrape: Scrape, page: Page) -> Iterator[None]:
         partitions += 1
         if not state.has_leader:
             offline += 1
-        elif state.leader != state.replicas[0]:
+        elif state.leader not in state.replicas[:1]:
             preferred += 1
         if partitions % _PARTITIONS_A_STEP == 0:
             yield
@@ -79,6 +83,7 @@ def write(scrape: Scrape, page: Page) -> Iterator[None]:
     page.one(_PREFERRED, preferred)
     page.one(_UNCLEAN, scrape.sources.unclean_elections())
     page.one(_GIVEN, scrape.sources.leaders_given())
+    page.one(_UNREADABLE, len(image.unreadable))
     brokers = image.brokers if is_controller else {}
     page.one(_ACTIVE_BROKERS, len(brokers))
     page.one(_FENCED_BROKERS, len(image.known_brokers.keys() - brokers.keys()) if is_controller else 0)

@@ -38,7 +38,7 @@ class MadeOnce(dict[str, T]):
 def endpoint_of(broker: BrokerImage, listener_name: str) -> Listener | None:
     """Where clients of that listener reach a broker; None where they can't. No name is whatever the broker advertises first."""
     if not listener_name:
-        return broker.listeners[0]
+        return broker.listeners[0] if broker.is_reachable else None
     return broker.listener(listener_name)
 
 

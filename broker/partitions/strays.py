@@ -36,7 +36,7 @@ def settle_strays(
     """
     strays: dict[TopicPartition, TopicId] = {}
     for key, each in logs.items():
-        if _is_here(image, key, broker_id) or each.offline:
+        if _is_here(image, key, broker_id) or each.offline or image.hides_topic(key.topic):
             continue
         mark = f"{each.directory}/{LEFT_ALONE}"
         if filesystem.exists(mark):
@@ -58,10 +58,13 @@ def has_to_go(image: MetadataImage, broker_id: BrokerId, key: TopicPartition, to
     if topic is None or key.partition >= len(topic.partitions):
         return topic_id in image.deleted_topics
     state = topic.partitions[key.partition]
-    return broker_id not in state.replicas and latest_epoch <= state.leader_epoch
+    return state.is_known and broker_id not in state.replicas and latest_epoch <= state.leader_epoch
 
 
 def _is_here(image: MetadataImage, key: TopicPartition, broker_id: BrokerId) -> bool:
-    """Whether this broker has a partition. A log of an earlier topic in its place goes when the place is needed."""
+    """Whether this broker has a partition, or may have it. A log of an earlier topic in its place goes when the place is needed."""
     topic = image.topics.get(key.topic)
-    return topic is not None and key.partition < len(topic.partitions) and broker_id in topic.partitions[key.partition].replicas
+    if topic is None or key.partition >= len(topic.partitions):
+        return False
+    state = topic.partitions[key.partition]
+    return broker_id in state.replicas or not state.is_known

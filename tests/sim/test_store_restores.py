@@ -19,7 +19,7 @@ from lowtide.broker.lifecycle import broker as lifecycle
 from lowtide.metadata import recovery
 from lowtide.metadata.image import PartitionImage
 from lowtide.metadata.metadata_copy import MetadataCopy
-from lowtide.metadata.recovered_members import Choice, GivenLog, choose_members
+from lowtide.metadata.recovered_members import Choice, choose_members
 from lowtide.metadata.store_guard import StoreGuard
 from lowtide.simulation.cluster_simulation import ClusterSimulation, simulate_cluster
 from lowtide.simulation.shared_store import StoreLink
@@ -133,21 +133,6 @@ def prefers_whoever_was_in_sync(patch: Patch) -> None:
     patch.setattr(recovery, "choose_members", chosen)
 
 
-def compares_ends_alone(patch: Patch) -> None:
-    """A longer log of an earlier leader epoch counts more than what was committed since."""
-    patch.setattr(GivenLog, "end", property(lambda self: (0, self.replica.log_end_offset)))
-
-
-def ignores_when_logs_start(patch: Patch) -> None:
-    """A replica leads that lacks a delete."""
-
-    def chosen(image: Any, topic: Any, number: int, logs: Any) -> Choice:
-        same = {key: log._replace(replica=msgspec.structs.replace(log.replica, log_start_offset=0)) for key, log in logs.items()}
-        return choose_members(image, topic, number, same)
-
-    patch.setattr(recovery, "choose_members", chosen)
-
-
 PLANTED = [
     (acts_on_whatever_is_there, simulate),
     (does_not_ask_for_the_raft_log, simulate),
@@ -157,8 +142,6 @@ PLANTED = [
     (recovers_every_replica_as_in_sync, simulate_loss),
     (forgets_eligible_leaders, simulate_loss),
     (prefers_whoever_was_in_sync, simulate_loss),
-    (compares_ends_alone, simulate_loss),
-    (ignores_when_logs_start, simulate_loss),
 ]
 
 

@@ -9,7 +9,7 @@ from lowtide.metadata.broker_image import BrokerImage, encode_replicas
 from lowtide.metadata.engine import Engine
 from lowtide.metadata.image import ImageDelta, MetadataImage
 from lowtide.metadata.image_change import apply_batch, difference, load_image
-from lowtide.metadata.records import BrokerRecord, FeaturesRecord, Listener, MetadataCorruptError, encode
+from lowtide.metadata.records import BrokerRecord, FeaturesRecord, Listener, encode
 from lowtide.metadata.store import Delete, Put
 
 PREFIX = b"/lowtide/"
@@ -142,24 +142,6 @@ def test_features_of_the_whole_cluster() -> None:
     assert cluster.change(Put(keys.FEATURES, encode(FeaturesRecord(log_start_reporting=1)))).features_changed
     assert cluster.image.log_start_reporting
     assert cluster.image.features_revision == 1
-
-
-@pytest.mark.parametrize(
-    "operation",
-    [
-        Put(keys.OFFLINE + b"one", b"{}"),
-        Put(keys.offline(1), b"[]"),
-        Put(keys.offline(1), b'{"not an id":[1]}'),
-        Put(keys.shutdown(1), b"now"),
-        Put(keys.STALE + b"1", b"{}"),
-        Put(keys.STALE + b"1/x", b"{}"),
-        Put(keys.FEATURES, b"1"),
-    ],
-)
-def test_what_lowtide_cannot_have_written_is_refused(operation: Put) -> None:
-    """The error names the key."""
-    with pytest.raises(MetadataCorruptError, match=operation.key.decode()):
-        Cluster().change(operation)
 
 
 def test_a_broker_without_listeners_has_no_address() -> None:

@@ -20,7 +20,6 @@ from lowtide.metadata.records import (
     BrokerRecord,
     ControllerRecord,
     Listener,
-    MetadataCorruptError,
     PartitionRecord,
     ScramRecord,
     TokenRecord,
@@ -197,36 +196,54 @@ def test_unknown_keys_are_ignored() -> None:
 
 
 @pytest.mark.parametrize(
-    ("operations", "complaint"),
+    ("operations", "key", "complaint"),
     [
-        ([Put(keys.topic("a"), b"not json")], "topics/a in the metadata store is not a TopicRecord"),
-        ([topic("a", 2), partition(0)], "has 1 partitions instead of 2"),
-        ([topic("a", 2), partition(0), partition(3), partition(4)], "has 1 partitions instead of 2"),
-        ([Put(keys.partition(ID_A, 0), b"{}")], "not a PartitionRecord"),
-        ([Put(keys.broker(1), b"[]")], "not a BrokerRecord"),
-        ([Put(keys.partition(ID_A, 0), partition(0).value.replace(b'"isr_epochs":[5]', b'"isr_epochs":[]'))], "1 in-sync replicas and 0"),
+        ([topic("a", 2), partition(0)], keys.partition(ID_A, 1), "it is missing, and its topic is there"),
+        ([topic("a", 2), partition(0), partition(3), partition(4)], keys.partition(ID_A, 1), "it is missing"),
+        ([Put(keys.partition(ID_A, 0), b"{}")], keys.partition(ID_A, 0), "not a PartitionRecord"),
+        (
+            [Put(keys.partition(ID_A, 0), partition(0).value.replace(b'"isr_epochs":[5]', b'"isr_epochs":[]'))],
+            keys.partition(ID_A, 0),
+            "1 in-sync replicas and 0",
+        ),
     ],
 )
-def test_what_lowtide_cannot_have_written_is_refused(operations: list[Put | Delete], complaint: str) -> None:
-    """A damaged store is named with its key, and never becomes a topic with fewer partitions."""
-    with pytest.raises(MetadataCorruptError, match=complaint):
-        Cluster().change(*operations)
+def test_what_lowtide_cannot_have_written_is_named(operations: list[Put | Delete], key: bytes, complaint: str) -> None:
+    """A topic never has fewer partitions than it should: what is missing has no leader."""
+    cluster = Cluster()
+    cluster.change(*operations)
+    assert complaint in cluster.image.unreadable[key].reason
+    assert all(len(each.partitions) == 2 for each in cluster.image.topics.values())
 
 
 def test_a_partition_of_an_existing_topic_is_not_removed() -> None:
-    """Partitions are removed only with their topic."""
+    """Partitions are removed only with their topic. The next change writes the record again."""
     cluster = Cluster()
     cluster.change(topic("a", 2), partition(0), partition(1))
-    with pytest.raises(MetadataCorruptError, match="partition 1 is gone"):
-        cluster.change(Delete(keys.partition(ID_A, 1)))
+    before = cluster.image.topics["a"].partitions[1]
+    cluster.change(Delete(keys.partition(ID_A, 1)))
+    assert cluster.image.topics["a"].partitions[1] == msgspec.structs.replace(before, modify_revision=0)
+    assert cluster.image.unreadable[keys.partition(ID_A, 1)].keeps
+    cluster.change(partition(1, leader_epoch=1))
+    assert not cluster.image.unreadable
 
 
 def test_a_topic_does_not_shrink() -> None:
     """No controller writes a smaller count."""
     cluster = Cluster()
     cluster.change(topic("a", 2), partition(0), partition(1))
-    with pytest.raises(MetadataCorruptError, match="has 2 partitions instead of 1"):
-        cluster.change(topic("a", 1))
+    cluster.change(topic("a", 1))
+    assert len(cluster.image.topics["a"].partitions) == 2
+    assert "has 2 partitions, and its record says 1" in cluster.image.unreadable[keys.topic("a")].reason
+
+
+def test_a_topic_that_lacked_a_partition_leaves_nothing_behind_when_it_is_deleted() -> None:
+    cluster = Cluster()
+    cluster.change(topic("a", 2), partition(0))
+    cluster.change(Delete(keys.topic("a")), Delete(keys.partition(ID_A, 0)))
+    assert cluster.image.topics == {}
+    assert not cluster.image.unreadable
+    assert not cluster.image.loose_partitions
 
 
 _topic_changes = st.sampled_from(["create", "delete", "sweep", "recreate", "elect", "configure", "unconfigure", "grow", "give up"])
