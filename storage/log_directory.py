@@ -57,6 +57,7 @@ _NOT_WRITABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _PARTITION_FOLDER = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>0|[1-9][0-9]{0,9})")
 _FUTURE_FOLDER = re.compile(r"(?P<partition>.+-[0-9]+)\.[0-9a-f]{32}-future")
 _DELETED_FOLDER = re.compile(r".+-[0-9]+\.[0-9a-f]{32}-delete")
+_RENAMED_FOLDER = re.compile(r"(?P<topic>.+)-(?P<partition>[0-9]+)\.[0-9a-f]{32}-(delete|stray|future)")
 _MAX_PARTITION = 2**31 - 1
 _FOLDER_NAME_MAX = 255
 
@@ -205,12 +206,12 @@ def list_directory(filesystem: FileSystem, path: str) -> DirectoryListing:
             continue
         topic_partition = parse_folder_name(name)
         if topic_partition is not None:
-            partitions[topic_partition] = _topic_id(filesystem, folder)
+            partitions[topic_partition] = topic_id_in(filesystem, folder)
         elif (future := parse_future_name(name)) is not None:
             if future in futures:
                 deleted.append(name)
             else:
-                futures[future] = FutureFolder(name, _topic_id(filesystem, folder))
+                futures[future] = FutureFolder(name, topic_id_in(filesystem, folder))
         elif _DELETED_FOLDER.fullmatch(name):
             deleted.append(name)
         else:
@@ -259,8 +260,25 @@ def moving_to(filesystem: FileSystem, folder: str) -> TopicId | None:
 
 def deleted_partition(filesystem: FileSystem, path: str, name: str) -> tuple[TopicId, int] | None:
     """The topic id and partition whose deleted folder is called `name`; None if the folder doesn't tell any more."""
-    topic_id = _topic_id(filesystem, f"{path}/{name}")
+    topic_id = topic_id_in(filesystem, f"{path}/{name}")
     return None if topic_id == ZERO_TOPIC_ID else (topic_id, int(name.rpartition(".")[0].rpartition("-")[2]))
+
+
+def is_deleted_folder(name: str) -> bool:
+    """Whether a folder of this name is being deleted."""
+    return _DELETED_FOLDER.fullmatch(name) is not None
+
+
+def partition_of_folder(name: str) -> tuple[TopicPartition, bool] | None:
+    """The partition that a folder of this name is or was of, also one that was renamed; None if it's no partition's.
+
+    True where the name of the topic may have been cut: then it is the beginning of one, and the folder tells the id.
+    """
+    match = _RENAMED_FOLDER.fullmatch(name)
+    if match is None:
+        plain = parse_folder_name(name)
+        return None if plain is None else (plain, False)
+    return TopicPartition(match["topic"], int(match["partition"])), len(name) == _FOLDER_NAME_MAX
 
 
 def deleted_folder_name(topic_partition: TopicPartition, random: Random) -> str:
@@ -278,7 +296,7 @@ def _fresh_folder_name(topic_partition: TopicPartition, random: Random, ending: 
     return topic_partition.topic[: _FOLDER_NAME_MAX - len(suffix)] + suffix
 
 
-def _topic_id(filesystem: FileSystem, folder: str) -> TopicId:
+def topic_id_in(filesystem: FileSystem, folder: str) -> TopicId:
     """The topic id in a partition's folder; zeros for an absent, empty or torn file: that of a new log isn't synced at once."""
     path = f"{folder}/{PARTITION_METADATA}"
     if not filesystem.exists(path):

@@ -1,15 +1,15 @@
 """EraseRecords: v0-v0.
 
 Behaviour: Lowtide's own, not advertised. Has no file of this broker's replicas hold a record below the given offsets, whether it leads or
-follows. Checked in this order: the topic isn't internal, the partition is here, the topic is the one that is meant, its log start has
-reached the offset. The answer comes when the disk has all of it, or when the time of the request ends. The wait ends with the connection,
-too; what was begun goes on then. If a partition is listed twice, the last entry wins.
+follows, nor one that an earlier replica of the partition has left behind here. Checked in this order: the topic isn't internal, the
+partition is here, the topic is the one that is meant, its log start has reached the offset. The answer comes when the disk has all of it,
+or when the time of the request ends. The wait ends with the connection, too; what was begun goes on then. If a partition is listed twice,
+the last entry wins.
 
 Errors: INVALID_REQUEST for too many partitions, THROTTLING_QUOTA_EXCEEDED when too many requests wait, of all clients or of this one; of
-single partitions
-TOPIC_AUTHORIZATION_FAILED, INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER (no replica here),
-INCONSISTENT_TOPIC_ID, OFFSET_OUT_OF_RANGE for a negative offset, OFFSET_NOT_AVAILABLE while the replica's log start is below it,
-REQUEST_TIMED_OUT, KAFKA_STORAGE_ERROR.
+single partitions TOPIC_AUTHORIZATION_FAILED, INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER (no replica here,
+or it was moved meanwhile), INCONSISTENT_TOPIC_ID, OFFSET_OUT_OF_RANGE for a negative offset, OFFSET_NOT_AVAILABLE while the replica's log
+start is below it, REQUEST_TIMED_OUT, KAFKA_STORAGE_ERROR.
 
 KIPs: 107.
 """
@@ -39,7 +39,7 @@ from lowtide.protocol.messages.erase_records import (
 from lowtide.protocol.types import ZERO_TOPIC_ID, Offset, TopicId, TopicPartition
 from lowtide.replication.partition import Partition
 from lowtide.replication.topic_names import INTERNAL_TOPICS
-from lowtide.storage.directory.directory_erasures import EraseFailedError
+from lowtide.storage.directory.directory_erasures import EraseFailedError, EraseMovedError
 
 PARTITIONS_MAX: Final = 1_000
 """Of one request."""
@@ -129,6 +129,8 @@ class _Erasing:
             return
         self._missing -= 1
         row.error_code = ErrorCode.NONE if error is None else ErrorCode.KAFKA_STORAGE_ERROR
+        if isinstance(error, EraseMovedError):
+            row.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         row.error_message = None if error is None else str(error)
         if not self._missing:
             self._done.set()

@@ -205,7 +205,7 @@ class DirectoryLogs:
                 frees, readers = frees and log.frees_at_once, (*readers, *log.readers())
                 log.forget_removed_segments()
                 forgotten.append((log.topic_id, key.partition))
-                delay_ms = 0 if at_once else max(delay_ms, log.config.file_delete_delay_ms)
+                delay_ms = 0 if at_once or log.config.lowtide_delete_erase else max(delay_ms, log.config.file_delete_delay_ms)
         self.partitions.forget_names()
         self.parts.deletions.begin(
             sizes,
@@ -226,6 +226,10 @@ class DirectoryLogs:
             log.offline = True
             self.loading.drop(log)
         return log
+
+    def sync_folder_names(self, on_done: OnDurable) -> None:
+        """Makes durable which folders there are."""
+        self._ports.committer.submit(Barrier(directories=(self.path,)), on_done)
 
     def remove_segments(self, removed: list[RemovedSegment]) -> None:
         """Unlinks segments that gave way to others."""

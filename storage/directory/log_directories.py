@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from lowtide.storage.directory.directory_logs import DirectoryLogs
     from lowtide.storage.directory.held_answers import HeldAnswers
     from lowtide.storage.directory.log_moves import LogMoves
+    from lowtide.storage.directory.set_aside_folders import SetAsideFolders
     from lowtide.storage.log.log import Log
     from lowtide.storage.log.log_place import LoadReport
     from lowtide.storage.log.unfreed import Unfreed
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 class LogDirectories:
     """The directories of a broker, by their paths."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  parts, each by its name
         self,
         filesystem: FileSystem,
         directories: Mapping[str, DirectoryLogs],
@@ -40,6 +41,7 @@ class LogDirectories:
         given: Mapping[str, str],
         answers: HeldAnswers,
         moves: LogMoves,
+        beside: SetAsideFolders,
     ) -> None:
         """`committers` are by the paths that were given, which `given` has by those of `directories`; they are closed with these."""
         self.without_room: set[str] = set()
@@ -47,6 +49,7 @@ class LogDirectories:
         self._filesystem = filesystem
         self._directories = directories
         self._moves = moves
+        self._beside = beside
         self.answers = answers
         """To deletes of much, which wait until that is free."""
         self.committers: Mapping[str, MeasuredCommitter] = {path: committers[given[path]] for path in directories}
@@ -205,6 +208,7 @@ class LogDirectories:
                 yield from directory.parts.erasures.round()
         self.answers.release()
         yield from self._moves.round()
+        yield from self._beside.round()
 
     def write_cleaner_checkpoints(self) -> Iterator[None]:
         """Notes how far logs are compacted, a step at a time, where that has changed."""
@@ -240,6 +244,7 @@ class LogDirectories:
     def _drain(self) -> None:
         for directory in self._directories.values():
             directory.stop()
+        self._beside.stop()
         self.answers.release()
         for committer in self.committers.values():
             committer.close()

@@ -23,7 +23,7 @@ from lowtide.runtime.random import Random
 from lowtide.runtime.worker import Worker
 from lowtide.storage.compaction.cleanable import Cleanable
 from lowtide.storage.compaction.log_cleaning import CleaningLimits, LogCleaning, OnCleaned
-from lowtide.storage.directory.directory_erasures import OnErased
+from lowtide.storage.directory.directory_erasures import EraseFailedError, OnErased
 from lowtide.storage.directory.directory_logs import DirectoryLogs
 from lowtide.storage.directory.directory_opening import (
     KnownTopic,
@@ -40,6 +40,7 @@ from lowtide.storage.directory.log_moves import LogMoves
 from lowtide.storage.directory.log_settings import DirectoryPorts, LogListeners, LogManagerSettings, OnPrefixDeleted
 from lowtide.storage.directory.log_starts import DirectoryLogStarts, LogStarts, all_together
 from lowtide.storage.directory.preferred_directories import PreferredDirectories
+from lowtide.storage.directory.set_aside_folders import SetAsideFolders
 from lowtide.storage.errors import FailureKind, RefusedDirectoryError, StorageError, failure_kind, is_passing
 from lowtide.storage.log.log import Log, LogConfig, RemovedSegment
 from lowtide.storage.log.segment_files import CLOSED_SEGMENTS_MAX, SegmentCache
@@ -89,10 +90,11 @@ class LogManager:
         }
         self._directories = {path: DirectoryLogs(path, ports[path], settings, self._listeners, self._on_failed) for path in self._paths}
         self.moves = LogMoves(self._directories, ports, self.logs)
+        self._beside = SetAsideFolders(filesystem, worker, self._directories, self.logs, self.moves)
         self.preferred = PreferredDirectories()
         answers = HeldAnswers(clock, lambda log: self._directories[log.parent_directory].parts.holes.is_freeing(log))
         self._listeners.freed.append(answers.release)
-        self.directories = LogDirectories(filesystem, self._directories, committers, self._given, answers, self.moves)
+        self.directories = LogDirectories(filesystem, self._directories, committers, self._given, answers, self.moves, self._beside)
         """The directories as such: where they are, how they are, what is due in them."""
         self._log_starts: dict[str, DirectoryLogStarts] = {}
         self.log_starts = LogStarts(self._log_starts, committers[self._given[self._paths[0]]])
@@ -283,9 +285,26 @@ class LogManager:
         committer.submit(Barrier(), lambda _error: on_done(error))
 
     def erase(self, log: Log, offset: Offset, on_done: OnErased) -> Callable[[], object]:
-        """Has no file of the log's folder hold a record below `offset`; then calls `on_done`. See `DirectoryErasures.request`."""
-        on_done = self.moves.erase(log, offset, on_done)
-        return self._directories[log.parent_directory].parts.erasures.request(log, offset, on_done)
+        """Erases the records of the log's partition below `offset` in all folders that it has in any directory; then calls `on_done`.
+
+        First in the log's folder and in a copy that is made of it (`DirectoryErasures.request`), then in what was set aside
+        (`SetAsideFolders.erase`). Returns what takes the request back.
+        """
+        take_back: list[Callable[[], object]] = []
+
+        def on_own_done(error: EraseFailedError | None) -> None:
+            if error is None:
+                take_back.append(self._beside.erase(log, offset, on_done))
+            else:
+                on_done(error)
+
+        erasures = self._directories[log.parent_directory].parts.erasures
+        take_back.append(erasures.request(log, offset, self.moves.erase(log, offset, on_own_done)))
+
+        def give_up() -> object:
+            return take_back[-1]()
+
+        return give_up
 
     # Due work and failure
 

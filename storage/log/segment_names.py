@@ -20,6 +20,9 @@ SEGMENT_SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACT
 """All files of a segment, in the order in which they go: without its `.log` the others are orphans, which a start removes."""
 
 
+OFFSET_DIGITS: Final = 20
+
+
 def offset_name(offset: Offset) -> str:
     """The 20 digits that begin the name of a segment's or snapshot's file."""
-    return f"{offset:020d}"
+    return f"{offset:0{OFFSET_DIGITS}d}"

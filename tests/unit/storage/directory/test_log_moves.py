@@ -290,8 +290,8 @@ def test_erasing_waits_for_the_copy() -> None:
 
 
 def files_with(world: World, text: bytes) -> list[str]:
-    """Of all logs that are here, and of their copies."""
-    names = [f"{folder}/{name}" for folder in folders(world) if not folder.endswith("-delete") for name in world.names(folder)]
+    """Of all logs that are here, of their copies, and of what is about to be removed."""
+    names = [f"{folder}/{name}" for folder in folders(world) for name in world.names(folder)]
     return [name for name in names if text in world.filesystem.read_bytes(name)]
 
 

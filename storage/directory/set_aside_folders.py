@@ -1,0 +1,207 @@
+"""The other folders of a partition on this broker, which erasing its records includes: what a log has left behind when it moved or went.
+
+A `-delete` folder is removed now, whatever `file.delete.delay.ms` says. A `-stray` one, a `-future` one of no move that is under way, and
+one with the partition's name in another directory stay; if one may have a record below the offset the request fails, and names it.
+
+A folder of another topic of the same name is none of the partition's. One that doesn't tell its topic counts as the partition's.
+
+Guards: a request is answered without an error only when no folder of the partition has a record below its offset, in any directory, and the
+disks know (D15). What only the disk knows is looked up there: one listing of each directory for all requests that wait. Nothing but a
+`-delete` folder is removed (M2).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from lowtide.protocol.types import ZERO_TOPIC_ID
+from lowtide.storage.directory.directory_erasures import EraseFailedError, EraseMovedError
+from lowtide.storage.errors import is_passing
+from lowtide.storage.log.segment_names import LOG_SUFFIX, OFFSET_DIGITS
+from lowtide.storage.log_directory import is_deleted_folder, partition_of_folder, topic_id_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from lowtide.protocol.types import Offset, TopicId, TopicPartition
+    from lowtide.runtime.filesystem import FileSystem
+    from lowtide.runtime.worker import Worker
+    from lowtide.storage.directory.directory_erasures import OnErased
+    from lowtide.storage.directory.directory_logs import DirectoryLogs
+    from lowtide.storage.directory.log_moves import LogMoves
+    from lowtide.storage.log.log import Log
+
+REQUESTS_AT_ONCE: Final = 1_000
+"""Looked for in one listing; the others come next."""
+
+
+class Sought(NamedTuple):
+    """What is looked for in all directories."""
+
+    key: TopicPartition
+    topic_id: TopicId
+    offset: Offset
+    served: frozenset[str]
+    """Its folders that are erased in other ways: the log's own, and that of a copy that is made."""
+
+
+class _Request(msgspec.Struct, eq=False):
+    log: Log
+    offset: Offset
+    on_done: OnErased
+
+
+class SetAsideFolders:
+    """Erases what lies beside the logs of a broker. Used from the event loop only."""
+
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        worker: Worker,
+        directories: Mapping[str, DirectoryLogs],
+        logs: Mapping[TopicPartition, Log],
+        moves: LogMoves,
+    ) -> None:
+        """`logs` as they come and go."""
+        self._filesystem = filesystem
+        self._worker = worker
+        self._directories = directories
+        self._logs = logs
+        self._moves = moves
+        self._requests: dict[_Request, None] = {}
+        self._is_looking = False
+
+    def __len__(self) -> int:
+        """Returns how many requests wait."""
+        return len(self._requests)
+
+    def erase(self, log: Log, offset: Offset, on_done: OnErased) -> Callable[[], object]:
+        """Erases what other folders of the log's partition have below `offset`, then calls `on_done`. Returns what takes that back."""
+        request = _Request(log, offset, on_done)
+        self._requests[request] = None
+        return lambda: self._requests.pop(request, None)
+
+    def stop(self) -> None:
+        """Refuses what waits."""
+        for request in list(self._requests):
+            self._answer(request, EraseFailedError("the broker stops"))
+
+    def round(self) -> Iterator[None]:
+        """Begins to look for what is asked for. To be begun some twenty times a second, and always to be taken to its end."""
+        if not self._requests or self._is_looking:
+            return
+        sought: dict[_Request, Sought] = {}
+        for request in list(islice(self._requests, REQUESTS_AT_ONCE)):
+            key = request.log.topic_partition
+            if (refusal := self._refusal(request)) is not None:
+                self._answer(request, refusal)
+            elif not any(key in directory.parts.deletions.leaving for directory in self._directories.values()):
+                sought[request] = Sought(key, request.log.topic_id, request.offset, self._served(request.log))
+        if sought:
+            self._look(sought)
+        yield
+
+    def _refusal(self, request: _Request) -> EraseFailedError | None:
+        current = self._logs.get(request.log.topic_partition)
+        if current is not request.log:
+            return EraseFailedError("the replica is no longer here") if current is None else EraseMovedError()
+        offline = next((path for path, each in self._directories.items() if not each.is_online), None)
+        return (
+            None if offline is None else EraseFailedError(f"the log directory {offline} is offline, and may have records of the partition")
+        )
+
+    def _served(self, log: Log) -> frozenset[str]:
+        move = self._moves.move_of(log)
+        return frozenset({log.directory} | ({move.future.directory} if move is not None and move.future is not None else set()))
+
+    def _look(self, sought: Mapping[_Request, Sought]) -> None:
+        self._is_looking = True
+        waiting_for = len(self._directories)
+        kept: dict[TopicPartition, str] = {}
+        failed = False
+
+        def on_done(path: str, outcome: object) -> None:
+            nonlocal waiting_for, failed
+            waiting_for -= 1
+            if isinstance(outcome, OSError):
+                failed = True
+                if not is_passing(outcome):
+                    self._directories[path].fail(outcome)
+            elif isinstance(outcome, BaseException):
+                raise outcome
+            elif isinstance(outcome, dict):
+                kept.update(outcome)
+            if not waiting_for:
+                self._is_looking = False
+                if not failed:  # Else the next round looks again.
+                    self._on_looked(sought, kept)
+
+        for path, directory in self._directories.items():
+            self._worker.submit(
+                partial(_erase_beside, self._filesystem, path, list(sought.values())), partial(self._on_erased, directory, path, on_done)
+            )
+
+    def _on_erased(self, directory: DirectoryLogs, path: str, on_done: Callable[[str, object], None], outcome: object) -> None:
+        """Have the disk know, also of what was removed before."""
+        if isinstance(outcome, BaseException) or not directory.is_online:
+            on_done(path, outcome)
+        else:
+            directory.sync_folder_names(lambda error: on_done(path, outcome if error is None else error))
+
+    def _on_looked(self, sought: Mapping[_Request, Sought], kept: Mapping[TopicPartition, str]) -> None:
+        for request, each in sought.items():
+            if (refusal := self._refusal(request)) is not None:
+                self._answer(request, refusal)
+            elif self._served(request.log) != each.served:
+                continue  # A move has begun or ended meanwhile: look again.
+            elif each.key in kept:
+                self._answer(request, EraseFailedError(f"the folder {kept[each.key]} was set aside, and has deleted records: remove it"))
+            else:
+                self._answer(request, None)
+
+    def _answer(self, request: _Request, error: EraseFailedError | None) -> None:
+        if self._requests.pop(request, request) is None:
+            request.on_done(error)
+
+
+def _erase_beside(filesystem: FileSystem, path: str, sought: Sequence[Sought]) -> dict[TopicPartition, str]:
+    """Removes the folders that are being deleted; returns those that stay with a record below its offset. Errors: OSError."""
+    kept: dict[TopicPartition, str] = {}
+    by_key: dict[TopicPartition, list[Sought]] = {}
+    for each in sought:
+        by_key.setdefault(each.key, []).append(each)
+    for name in filesystem.listdir(path):
+        owner = partition_of_folder(name)
+        if owner is None:
+            continue
+        (topic, number), is_cut = owner
+        those = by_key.get(owner[0], [])
+        if is_cut:
+            those = [each for each in sought if each.key.partition == number and each.key.topic.startswith(topic)]
+        for each in those:
+            _erase_folder(filesystem, f"{path}/{name}", each, kept)
+    return kept
+
+
+def _erase_folder(filesystem: FileSystem, folder: str, sought: Sought, kept: dict[TopicPartition, str]) -> None:
+    """Errors: OSError."""
+    if folder in sought.served:
+        return
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        if topic_id_in(filesystem, folder) not in (sought.topic_id, ZERO_TOPIC_ID):
+            return
+        if is_deleted_folder(folder):
+            filesystem.remove_tree(folder)
+        elif _has_records_below(filesystem, folder, sought.offset):
+            kept[sought.key] = folder
+
+
+def _has_records_below(filesystem: FileSystem, folder: str, offset: Offset) -> bool:
+    """Whether a segment of the folder begins below `offset`. Errors: OSError."""
+    digits = (name[:OFFSET_DIGITS] for name in filesystem.listdir(folder) if name[OFFSET_DIGITS:].startswith(LOG_SUFFIX))
+    return any(each.isdigit() and int(each) < offset for each in digits)
