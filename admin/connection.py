@@ -71,7 +71,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail what waits."""
         closed = "it closed the connection" if self._core.in_session and self._core.has_answered else _NEVER_ANSWERED
-        self.close(f"the connection was lost ({exc})" if exc is not None else closed)
+        self.close(f"the connection was lost ({exc})" if exc is not None else closed, by_broker=True)
         self._transport = None
 
     # ------------------------------------------------------------------ requests
@@ -117,11 +117,11 @@ class Connection(asyncio.BufferedProtocol):
         if self._clock.monotonic_ms() > self._core.due_ms:
             self.close("it did not answer in time")
 
-    def close(self, reason: str) -> None:
-        """Close at once. What waits fails with a ConnectionFailedError and the reason."""
+    def close(self, reason: str, *, by_broker: bool = False) -> None:
+        """Close at once. What waits fails with a ConnectionFailedError and the reason; `by_broker`: it has ended the connection."""
         for future in self._core.close(reason):
             if not future.done():
-                future.set_exception(ConnectionFailedError(f"{self.address}: {reason}", was_sent=True))
+                future.set_exception(ConnectionFailedError(f"{self.address}: {reason}", was_sent=True, hung_up=by_broker))
                 future.exception()  # The caller may have been cancelled since; its error concerns nothing then.
         if self._transport is not None:
             self._transport.abort()

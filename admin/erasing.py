@@ -2,7 +2,8 @@
 
 Before anything is deleted all these brokers are asked whether they know the request, which isn't advertised: one without rows. A delete
 without the erasing that was asked for would promise something else. A broker that isn't live is asked later, and named: the delete holds
-there too once it is back, but its files have the records until then, and perhaps after.
+there too once it is back, but its files have the records until then, and perhaps after. One that goes away during the call is asked until
+the time is over.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from lowtide.admin.deletion import (
     EraseUnsupportedError,
     checked_targets,
 )
-from lowtide.admin.errors import AdminError, AuthenticationFailedError, BrokerAnsweredError, UnsupportedVersionError
+from lowtide.admin.errors import AdminError, AuthenticationFailedError, BrokerAnsweredError, DeadlineExceededError, UnsupportedVersionError
 from lowtide.admin.observation import ask_lowtide
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.erase_records import EraseRecordsPartition, EraseRecordsRequest, EraseRecordsTopic
@@ -70,7 +71,7 @@ async def erase_records(
     able = {partition: target for partition, target in names.items() if partition not in results}
     results |= await delete_records(cluster, able, deadline, topic_ids=topic_ids)
     deleted = {partition: result for partition, result in results.items() if isinstance(result, DeletedRecords)}
-    results |= await _Erasure(cluster, deadline, deleted).run(deleted)
+    results |= await _Erasure(cluster, deadline, deleted, view).run(deleted)
     return {partition: results[partition] for partition in names}
 
 
@@ -100,31 +101,45 @@ async def _unable(cluster: Cluster, brokers: Collection[BrokerId], deadline: Dea
     return {broker_id: answer for broker_id, answer in zip(asked, answers, strict=True) if answer is not None}
 
 
+def _replicas_of(view: ClusterView, partitions: Collection[TopicPartition]) -> list[_Replica]:
+    return [_Replica(broker_id, partition) for partition in partitions for broker_id in _replicas(view, partition)]
+
+
 class _Erasure:
     """The second half of a call: the deletes are done."""
 
-    def __init__(self, cluster: Cluster, deadline: Deadline, deleted: Mapping[TopicPartition, DeletedRecords]) -> None:
+    def __init__(self, cluster: Cluster, deadline: Deadline, deleted: Mapping[TopicPartition, DeletedRecords], before: ClusterView) -> None:
+        """`before` is the cluster as it was when the call began."""
         self._cluster = cluster
         self._deadline = deadline
         self._deleted = deleted
+        self._before = before
         self._topic_ids: dict[str, TopicId] = {}
 
     async def run(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, ErasedRecords]:
         """Erase at all replicas; those that aren't in sync when all is done are named: they may fetch what they lack at any time."""
         if not partitions:
             return {}
-        view = await self._view(partitions)
-        self._topic_ids = {name: topic.topic_id or ZERO_TOPIC_ID for name, topic in view.topics.items()}
-        replicas = [_Replica(broker_id, partition) for partition in partitions for broker_id in _replicas(view, partition)]
-        attempts = Attempts[_Replica, bool](self._cluster, self._deadline, self._locate, self._send)
-        await attempts.run(replicas)
+        view, attempts = self._before, Attempts[_Replica, bool](self._cluster, self._deadline, self._locate, self._send)
+        unreachable: str | None = None
+        replicas: list[_Replica] = []
+        try:
+            view = await self._view(partitions)
+            self._topic_ids = {name: topic.topic_id or ZERO_TOPIC_ID for name, topic in view.topics.items()}
+            replicas = _replicas_of(view, partitions)
+            await attempts.run(replicas)
+            if self._deadline.remaining_ms():
+                view = await self._view(partitions)
+        except DeadlineExceededError as error:  # The deletes are done all the same.
+            unreachable = str(error)
+        replicas = replicas or _replicas_of(view, partitions)
         missing: dict[_Replica, str] = {each: str(error) for each, error in attempts.failed.items()}
         missing |= {each: f"not done within {self._deadline.timeout_ms} ms: {why}" for each, why in attempts.unfinished.items()}
-        if self._deadline.remaining_ms():
-            view = await self._view(partitions)
-        for each in attempts.done:
+        for each in replicas:
             found = view.partition(each.partition)
-            if not isinstance(found, int) and each.broker_id not in found.isr:
+            if unreachable is not None:
+                missing.setdefault(each, unreachable)
+            elif each in attempts.done and not isinstance(found, int) and each.broker_id not in found.isr:
                 missing[each] = "it isn't in sync, and may fetch what it lacks yet"
         return {
             partition: ErasedRecords.of(
@@ -144,6 +159,8 @@ class _Erasure:
         for each in replicas:
             if each.broker_id in live:
                 located.put(each.broker_id, each)
+            elif each.broker_id in self._before.brokers:
+                located.others[each] = Retry("it isn't live any more")
             else:
                 located.others[each] = AdminError("it isn't live")
         return located
@@ -163,8 +180,8 @@ class _Erasure:
         request = EraseRecordsRequest(topics=list(topics.values()), timeout_ms=wait_ms(self._cluster, self._deadline))
         try:
             response = await ask_lowtide(self._cluster, broker_id, request, self._deadline)
-        except UnsupportedVersionError:  # It knew the request before.
-            return dict.fromkeys(replicas, Retry(f"broker {broker_id} closed the connection"))
+        except UnsupportedVersionError as error:  # It knew the request before, or wasn't there yet.
+            return dict.fromkeys(replicas, Retry(str(error)))
         if response.error_code:
             return dict.fromkeys(replicas, outcome_of_error("it refused", response.error_code, None))
         outcomes: dict[_Replica, Outcome[bool]] = {}

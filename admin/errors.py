@@ -15,11 +15,15 @@ class AdminError(Exception):
 
 
 class ConnectionFailedError(AdminError, ConnectionError):
-    """A connection could not be opened, or was lost. `was_sent`: the broker may have received and executed the request."""
+    """A connection could not be opened, or was lost. `was_sent`: the broker may have received and executed the request.
 
-    def __init__(self, reason: str, *, was_sent: bool = False) -> None:
+    `hung_up`: the request was sent, and the broker ended the connection instead of an answer.
+    """
+
+    def __init__(self, reason: str, *, was_sent: bool = False, hung_up: bool = False) -> None:
         super().__init__(reason)
         self.was_sent = was_sent
+        self.hung_up = hung_up
 
 
 class ClientClosedError(AdminError):

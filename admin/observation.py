@@ -1,13 +1,15 @@
 """What only brokers of Lowtide can tell: deletes that wait, segments and what keeps them (docs/adr/0008-requests-of-our-own.md).
 
-The requests are not advertised, so there is no version to choose. A broker that does not know one closes the connection: it is asked on a
-connection that no other request uses, and the outcome is UnsupportedVersionError.
+The requests are not advertised, so there is no version to choose. A broker that does not know one closes the connection, and so does one
+that dies or stops. It is asked again on a new connection, on which it has answered which versions it speaks: one that closes that too, at
+the same request, doesn't know it (UnsupportedVersionError). No other request uses these connections.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 from lowtide.admin.anywhere import outcome_of_error, to_a_broker
@@ -33,6 +35,9 @@ PARTITIONS_PER_REQUEST: Final = 100
 HISTORIES_PER_REQUEST: Final = 200
 
 _VERSION: Final = 0
+
+HANG_UPS: Final = 3
+"""So often in a row a broker ends the connection at a request that it doesn't know. One that dies does so once, and is away then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,16 +66,25 @@ class PartitionHistory:
 async def ask_lowtide(cluster: Cluster, broker_id: BrokerId, request: ApiMessage, deadline: Deadline) -> Any:
     """The answer of a broker to a request that only Lowtide has.
 
-    Errors: UnsupportedVersionError where it closes the connection instead, which a broker that stops does too; ConnectionFailedError.
+    Errors: UnsupportedVersionError where it closes `HANG_UPS` connections in a row instead; ConnectionFailedError, which may pass.
     """
-    name = type(request).__name__.removesuffix("Request")
-    async with cluster.broker(broker_id, deadline, waits=True) as handle:
+    for hang_ups in count(1):
         try:
-            return await handle.ask_in(request, _VERSION)
+            async with cluster.broker(broker_id, deadline, waits=True) as handle:
+                return await handle.ask_in(request, _VERSION)
         except ConnectionFailedError as error:
-            if error.was_sent and deadline.remaining_ms():
-                raise UnsupportedVersionError(f"broker {broker_id} doesn't answer {name}: it is not Lowtide, or an older one") from error
-            raise
+            if not error.hung_up or not deadline.remaining_ms():
+                raise
+            if hang_ups == HANG_UPS:
+                raise UnsupportedVersionError(_not_known(broker_id, request)) from error
+        await cluster.rest(hang_ups, deadline)
+    return None
+
+
+def _not_known(broker_id: BrokerId, request: ApiMessage) -> str:
+    name = type(request).__name__.removesuffix("Request")
+    what = f"broker {broker_id} doesn't answer {name}: it has closed {HANG_UPS} connections in a row at this request"
+    return f"{what}, as a broker does that doesn't know it (Apache Kafka, or an older Lowtide)"
 
 
 async def describe_deletes(

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from lowtide.admin.cluster_view import TopicDescription
-from lowtide.admin.errors import AdminError, BrokerAnsweredError, ConnectionFailedError
+from lowtide.admin.errors import AdminError, BrokerAnsweredError, UnsupportedVersionError
+from lowtide.admin.observation import ask_lowtide
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_retention import (
     UNKNOWN,
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 PARTITIONS_PER_REQUEST: Final = 1_000
 """As many as a broker answers for at once."""
 
-_DESCRIBE_VERSION: Final = 0
-
 
 class Explanation(msgspec.Struct):
     """What the leaders said. Times are the brokers' own, in milliseconds."""
@@ -39,11 +38,7 @@ class Explanation(msgspec.Struct):
 
 
 class NotAnsweredError(AdminError):
-    """A leader gave no answer. `is_unknown`: it closed the connection, as a broker does that isn't Lowtide."""
-
-    def __init__(self, reason: str, *, is_unknown: bool) -> None:
-        super().__init__(reason)
-        self.is_unknown = is_unknown
+    """A leader gave no answer."""
 
 
 async def explain_retention(client: AdminClient, described: TopicDescription, timeout_ms: int) -> Explanation:
@@ -67,15 +62,11 @@ async def _ask(client: AdminClient, leader: BrokerId, topic: DescribeRetentionTo
     """Add what the leader of some partitions says. Errors: AdminError."""
     deadline = client.cluster.deadline(timeout_ms)
     try:
-        # A broker that doesn't know the request closes the connection, so it gets one of its own.
-        async with client.cluster.broker(leader, deadline, waits=True) as handle:
-            request = DescribeRetentionRequest(topics=[topic])
-            answer: DescribeRetentionResponse = await handle.ask_in(request, _DESCRIBE_VERSION)
+        answer: DescribeRetentionResponse = await ask_lowtide(client.cluster, leader, DescribeRetentionRequest(topics=[topic]), deadline)
+    except UnsupportedVersionError as error:
+        raise NotAnsweredError(str(error)) from error
     except AdminError as error:
-        unknown = isinstance(error, ConnectionFailedError) and error.was_sent
-        hint = ". Is it Lowtide, and new enough to explain its retention?" if unknown else ""
-        message = f"broker {leader} did not answer: {error}{hint}"
-        raise NotAnsweredError(message, is_unknown=unknown) from error
+        raise NotAnsweredError(f"broker {leader} did not answer: {error}") from error
     if answer.error_code != ErrorCode.NONE:
         raise BrokerAnsweredError(answer.error_code, f"broker {leader}")
     explanation.rows += [row for each in answer.topics for row in each.partitions]

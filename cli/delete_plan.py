@@ -134,4 +134,6 @@ def not_erased(results: Mapping[TopicPartition, DeleteResult]) -> str | None:
     if not brokers:
         return None
     parts = [f"broker {broker} ({plural(count, 'partition')}: {reason})" for broker, (count, reason) in sorted(brokers.items())]
-    return f"Deleted everywhere, but not erased at {', '.join(parts)}: run the same command again when it is back, as often as you like."
+    return (
+        f"Deleted everywhere, but not erased at {', '.join(parts)}: run the same command again when that has passed, as often as you like."
+    )

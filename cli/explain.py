@@ -30,8 +30,7 @@ async def explain(call: NetworkCall, topic: Annotated[str, typer.Argument(metava
     try:
         explanation = await explain_retention(call.client, described, call.timeout_ms)
     except NotAnsweredError as error:
-        sentence = str(error)
-        raise CommandError(sentence if sentence.endswith("?") else f"{sentence}.") from error
+        raise CommandError(f"{error}.") from error
     if call.output is Output.JSON:
         print_json(_value(topic, explanation))
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 from typing import Any
 
@@ -157,6 +158,90 @@ def test_a_connection_that_is_closed_later_is_no_missing_support() -> None:
 
         cluster.scripts[2, ApiKey.ERASE_RECORDS] = once
         assert (await erase(cluster)).erased_by == ALL
+
+    simulated(test)
+
+
+@pytest.mark.parametrize("rows", [False, True], ids=["asked whether it can", "erasing"])
+def test_a_broker_that_dies_and_comes_back_is_asked_again(rows: bool) -> None:
+    """It ends the connection, refuses others for some seconds, and isn't taken for one that doesn't know the request."""
+
+    async def test(cluster: ScriptedCluster) -> None:
+        replicated(cluster)
+        answers, died = answering(ErrorCode.NONE), list[int]()
+
+        def dies(broker: ScriptedBroker, request: Any) -> Any:
+            if died or bool(request.topics) != rows:
+                return answers(broker, request)
+            died.append(1)
+            cluster.nodes.pop(2).kill()
+            return NO_ANSWER
+
+        async def come_back() -> None:
+            while not died:
+                await asyncio.sleep(0.1)
+            await asyncio.sleep(8)
+            await cluster.start(2)
+
+        cluster.scripts[2, ApiKey.ERASE_RECORDS] = dies
+        result, _ = await asyncio.gather(erase(cluster, timeout=60), come_back())
+        assert isinstance(result, ErasedRecords)
+        assert (result.erased_by, result.not_erased_by, died) == (ALL, {}, [1])
+        assert cluster.clock.monotonic_ms() < 20_000
+
+    simulated(test)
+
+
+def test_a_broker_that_dies_and_stays_away_is_named_with_what_happened() -> None:
+    async def test(cluster: ScriptedCluster) -> None:
+        replicated(cluster)
+        answers = answering(ErrorCode.NONE)
+
+        def dies(broker: ScriptedBroker, request: Any) -> Any:
+            if not request.topics:
+                return answers(broker, request)
+            cluster.nodes.pop(2).kill()
+            return NO_ANSWER
+
+        cluster.scripts[2, ApiKey.ERASE_RECORDS] = dies
+        result = await erase(cluster, timeout=10)
+        assert (result.erased_by, result.not_erased_by) == ((1, 3), {2: "not done within 10000 ms: it isn't live any more"})
+
+    simulated(test)
+
+
+def test_what_was_deleted_is_said_though_no_broker_is_left_to_erase() -> None:
+    async def test(cluster: ScriptedCluster) -> None:
+        replicated(cluster)
+        answers = answering(ErrorCode.NONE)
+
+        def dies(broker: ScriptedBroker, request: Any) -> Any:
+            if not request.topics:
+                return answers(broker, request)
+            for node in cluster.nodes.values():
+                node.kill()
+            return NO_ANSWER
+
+        cluster.scripts[None, ApiKey.ERASE_RECORDS] = dies
+        result = await erase(cluster, timeout=5)
+        assert isinstance(result, ErasedRecords)
+        assert (result.low_watermark, result.erased_by, sorted(result.not_erased_by)) == (40, (), [1, 2, 3])
+        assert all("5000 ms" in reason for reason in result.not_erased_by.values())
+
+    simulated(test)
+
+
+def test_a_broker_that_is_silent_is_not_taken_for_an_old_one() -> None:
+    """The client closed the connection itself when the time of the request was over, and said that the broker was not Lowtide."""
+
+    async def test(cluster: ScriptedCluster) -> None:
+        replicated(cluster)
+        cluster.scripts[2, ApiKey.ERASE_RECORDS] = lambda *_: NO_ANSWER
+        async with cluster.client(request_timeout_ms="1000") as admin:
+            result = (await admin.delete_records({P0: 40}, erase=True, timeout=10))[P0]
+        assert isinstance(result, ErasedRecords)
+        assert result.erased_by == (1, 3)
+        assert "did not answer within" in result.not_erased_by[2]
 
     simulated(test)
 
