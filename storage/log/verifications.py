@@ -7,7 +7,7 @@ about a transaction that has ended meanwhile lets nothing into the log.
 It also keeps the lowest sequence that the producer has come with. A producer that the log does not know may begin at any sequence, and
 several batches may be under way: where the first is refused with an error that is retried, the second must not become the beginning, or
 the first would be out of order for good. So one begins, too, when a batch of such a producer is refused for now (`note_refused`), be it
-of a transaction or not; Kafka leaves these out.
+of a transaction or not; Kafka leaves these out. `EarlyRefusals` has those of partitions that aren't here yet.
 
 What was refused here another broker may have got, and may have deleted since: the producer never sends it again. So batches behind one that
 was refused are refused for now, too, and the first of them may begin when it comes once more: its producer has had the answers by then,
@@ -20,9 +20,12 @@ Source: KIP-890; Kafka's `VerificationStateEntry`, `VerificationGuard`, `Produce
 
 from __future__ import annotations
 
+from collections.abc import Container
+from typing import Final, TypeAlias
+
 import msgspec
 
-from lowtide.protocol.types import NO_SEQUENCE, ProducerEpoch, ProducerId
+from lowtide.protocol.types import NO_SEQUENCE, ProducerEpoch, ProducerId, TopicId
 
 
 class Verification(msgspec.Struct, eq=False):
@@ -113,6 +116,12 @@ class Verifications:
         if known is not None and not (known.adds_itself and producer_epoch <= known.producer_epoch):
             del self._of[producer_id]
 
+    def take(self, early: Verifications, known: Container[ProducerId]) -> None:
+        """Take over what was noted before the partition was here, but of producers that the log knows."""
+        for producer_id, verification in early._of.items():
+            if producer_id not in known and producer_id not in self._of and len(self._of) < self._maximum:
+                self._of[producer_id] = verification
+
     def clear(self) -> None:
         """Drop all: the log was emptied, and what producers began with may have been appended and deleted elsewhere meanwhile."""
         self._of.clear()
@@ -121,3 +130,38 @@ class Verifications:
         """Drop those that began at or before this wall-clock time."""
         for producer_id in [key for key, known in self._of.items() if known.began_ms <= oldest_ms]:
             del self._of[producer_id]
+
+
+Place: TypeAlias = tuple[str | TopicId, int]
+"""A partition by the name or the id of its topic, as its producer names it: either may be unknown here."""
+
+EARLY_REFUSALS_MAX: Final = 1_000
+"""Partitions for which something was refused before they were here; the oldest ones are dropped."""
+
+EARLY_PRODUCERS_MAX: Final = 100
+"""Producers of each of them. All together take some 20 MB at most, and only where clients may write to topics that don't exist."""
+
+
+class EarlyRefusals:
+    """What a broker has refused for now because the partition wasn't here yet: its topic was just created, or it is on its way."""
+
+    __slots__ = ("_of",)
+
+    def __init__(self) -> None:
+        self._of: dict[Place, Verifications] = {}
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def note(self, place: Place, producer: tuple[ProducerId, ProducerEpoch], sequence: int, *, now_ms: int) -> None:
+        """A batch was refused for now: see `Verifications.note_refused`."""
+        known = self._of.get(place)
+        if known is None:
+            if len(self._of) >= EARLY_REFUSALS_MAX:
+                del self._of[next(iter(self._of))]
+            known = self._of[place] = Verifications(EARLY_PRODUCERS_MAX)
+        known.note_refused(*producer, sequence, now_ms=now_ms)
+
+    def take(self, place: Place) -> Verifications | None:
+        """Return and forget what was noted for a partition, which is here now."""
+        return self._of.pop(place, None)

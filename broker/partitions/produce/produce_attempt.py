@@ -13,7 +13,7 @@ import msgspec
 
 from lowtide.broker.network.endpoints import endpoints_for
 from lowtide.broker.partitions.delayed.produce import DelayedProduce, ProduceWait
-from lowtide.broker.partitions.produce.produce_rows import failed, not_appended, refused_for_now, rejected
+from lowtide.broker.partitions.produce.produce_rows import failed, header_of, not_appended, refused_for_now, rejected
 from lowtide.broker.partitions.produce.slow_batches import LARGE_BYTES, KeptBytes, Rest, SlowBatch, is_compressed
 from lowtide.broker.partitions.produce.transaction_question import AskedTransaction, Question, Verifier, needs_no_question, told_to_producer
 from lowtide.broker.partitions.replica_manager import ReplicaManager
@@ -29,7 +29,7 @@ from lowtide.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from lowtide.protocol.records import TRANSACTIONAL_BIT
-from lowtide.protocol.types import ZERO_TOPIC_ID, BrokerId
+from lowtide.protocol.types import ZERO_TOPIC_ID, BrokerId, TopicId
 from lowtide.replication.partition import Partition
 from lowtide.replication.topic_names import INTERNAL_TOPICS
 from lowtide.storage.log.rejections import Rejection
@@ -167,7 +167,7 @@ class ProduceAttempt(msgspec.Struct):
         if not -1 <= self.acks <= 1:
             results = [failed(row.index, ErrorCode.INVALID_REQUIRED_ACKS) for row in rows]
         elif name is None:
-            results = [failed(row.index, ErrorCode.UNKNOWN_TOPIC_ID) for row in rows]
+            results = [self.refuse_for_now(topic.topic_id, row.index, ErrorCode.UNKNOWN_TOPIC_ID, row.records) for row in rows]
         else:
             results = []
             for position, row in enumerate(rows):
@@ -188,7 +188,7 @@ class ProduceAttempt(msgspec.Struct):
         """Append one batch, which was `checked` before if that took long; `guard`: its transaction's coordinator was asked before."""
         partition = self.replicas.find(topic, index)
         if isinstance(partition, ErrorCode):
-            return self.misdirect(index, partition)
+            return self.misdirect(topic, index, partition, records)
         partition.traffic.produce_requests += 1 if checked is None else 0  # Otherwise it was here before.
         if not partition.is_leader:
             self.misdirected = True
@@ -250,11 +250,20 @@ class ProduceAttempt(msgspec.Struct):
         self.parts.kept.count -= sum(batch.release() for batch in self.slow)
         self.slow = []
 
-    def misdirect(self, index: int, error: ErrorCode) -> PartitionProduceResponse:
+    def misdirect(self, topic: str, index: int, error: ErrorCode, records: Any) -> PartitionProduceResponse:
         """The row of a partition that isn't led here."""
         self.misdirected = True
         self.replicas.traffic.errors["Produce", error] += 1
-        return failed(index, error)
+        return self.refuse_for_now(topic, index, error, records)
+
+    def refuse_for_now(
+        self, topic: str | TopicId, index: int, error: ErrorCode, records: Any, message: str | None = None
+    ) -> PartitionProduceResponse:
+        """As `refused_for_now`, of a partition that may not be here."""
+        header = header_of(records)
+        if header is not None:
+            self.replicas.note_refused((topic, index), header, self.now_ms)
+        return failed(index, error, message=message)
 
     def refuse_transaction(self, batch: SlowBatch, error: ErrorCode) -> PartitionProduceResponse:
         """The row of a batch whose transaction's coordinator answered with an error."""

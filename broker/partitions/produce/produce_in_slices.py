@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from lowtide.broker.partitions.produce.produce_attempt import NO_ROOM
-from lowtide.broker.partitions.produce.produce_rows import failed
 from lowtide.broker.partitions.produce.produce_slowly import SlowProduce, pass_on
 from lowtide.broker.partitions.produce.slow_batches import keep
 from lowtide.broker.pending import Pending
@@ -33,14 +32,16 @@ class SlicedProduce:
 
     def start(self) -> Pending[ProduceResponse]:
         """Keep the rest, or refuse it if too much is kept already, and continue in the loop's next pass."""
-        kept = self._attempt.parts.kept
+        attempt = self._attempt
+        kept = attempt.parts.kept
         if kept.count > kept.limit:
             for left in self._rest:
-                left.results.extend(failed(row.index, ErrorCode.NOT_ENOUGH_REPLICAS, message=NO_ROOM) for row in left.rows)
+                for row in left.rows:
+                    left.results.append(attempt.refuse_for_now(left.topic, row.index, ErrorCode.NOT_ENOUGH_REPLICAS, row.records, NO_ROOM))
             self._rest = []
         self._kept_bytes = keep(self._rest)
         kept.count += self._kept_bytes
-        self._attempt.replicas.slices.run(self._steps(), lambda: True, self._fail)
+        attempt.replicas.slices.run(self._steps(), lambda: True, self._fail)
         return self._pending
 
     def _steps(self) -> Iterator[None]:

@@ -22,6 +22,7 @@ from lowtide.protocol.records import (
     MAGIC_POSITION,
     RECORD_BATCH_OVERHEAD,
     TRANSACTIONAL_BIT,
+    BatchHeader,
     read_batch_header,
 )
 from lowtide.protocol.types import UNKNOWN_OFFSET, TopicId
@@ -59,10 +60,18 @@ def refused_for_now(
     index: int, error: ErrorCode, partition: Partition, records: Buffer | None, now_ms: int, message: str | None = None
 ) -> PartitionProduceResponse:
     """Return the row for a batch that was not written, and that its producer sends again: it comes before those behind it."""
+    header = header_of(records)
+    if header is not None:
+        partition.log.producer_state.note_refused(header, now_ms)
+    return failed(index, error, message=message)
+
+
+def header_of(records: Buffer | None) -> BatchHeader | None:
+    """Return the header of what a producer sent, which nothing has checked yet; None where it has none."""
     with contextlib.suppress(ProtocolError):
         if records is not None and len(records) >= RECORD_BATCH_OVERHEAD and records[MAGIC_POSITION] == CURRENT_MAGIC:
-            partition.log.producer_state.note_refused(read_batch_header(records, 0), now_ms)
-    return failed(index, error, message=message)
+            return read_batch_header(records, 0)
+    return None
 
 
 def not_appended(index: int, error: ErrorCode, partition: Partition, records: Buffer | None, now_ms: int) -> PartitionProduceResponse:

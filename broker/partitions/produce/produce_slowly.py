@@ -82,7 +82,8 @@ class SlowProduce:
             if found is batch.partition:
                 row = attempt.append(batch.topic, index, batch.records, outcome, batch.guard)
             else:
-                row = attempt.misdirect(index, found if isinstance(found, ErrorCode) else ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                error = found if isinstance(found, ErrorCode) else ErrorCode.NOT_LEADER_OR_FOLLOWER
+                row = attempt.misdirect(batch.topic, index, error, batch.records)
         if attempt.slow:  # Checked, and found to be of a transaction whose coordinator has to be asked.
             asked = attempt.slow.pop()
             asked.placeholder = batch.placeholder
