@@ -2,7 +2,8 @@
 
 Behaviour: for each partition the offset that belongs to a timestamp, or to one of the special ones: -1 latest (the last stable offset
 for read_committed), -2 earliest (the log start offset), -3 the record with the largest timestamp, -4 earliest local, -5 latest tiered,
--6 earliest pending upload. A timestamp answers the first record at or after it; records below the log start are never an answer.
+-6 earliest pending upload. A timestamp answers the first record at or after it. No answer is below the log start, which Kafka's of -3 may
+be.
 Nothing found is offset -1 without an error. A replica gets the log end where a consumer gets the high watermark. A
 leader that was just elected may not know yet what is committed, and answers an error rather than an offset below an earlier one.
 
@@ -23,7 +24,7 @@ from typing import NamedTuple, TypeAlias
 
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.network.routes import HandlerSpec
-from lowtide.broker.partitions.delayed.timestamp_search import LongRow, TimestampSearches, Unfinished
+from lowtide.broker.partitions.delayed.timestamp_search import LongRow, Progress, TimestampSearches, Unfinished
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
@@ -38,7 +39,7 @@ from lowtide.protocol.messages.list_offsets import (
 from lowtide.protocol.types import Offset
 from lowtide.replication.partition import Partition
 from lowtide.storage.errors import StorageError
-from lowtide.storage.log.timestamps import Found, LongSearch, SearchOn, TimestampedOffset
+from lowtide.storage.log.timestamps import Found, LongSearch, SearchOn
 
 LATEST = -1
 EARLIEST = -2
@@ -66,14 +67,7 @@ Answer: TypeAlias = ListOffsetsPartitionResponse | Unfinished
 def handler(broker: BrokerContext) -> HandlerSpec:
     """The handler over a broker's state."""
 
-    def answer(
-        topic: str,
-        row: ListOffsetsPartition,
-        version: int,
-        request: ListOffsetsRequest,
-        start_offset: Offset = 0,
-        found: TimestampedOffset | None = None,
-    ) -> Answer:
+    def answer(topic: str, row: ListOffsetsPartition, version: int, request: ListOffsetsRequest, progress: Progress) -> Answer:
         isolation_level = request.isolation_level
         if isolation_level not in (0, _READ_COMMITTED):
             return _failed(row, ErrorCode.INVALID_REQUEST)
@@ -90,7 +84,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
             not_yet = ErrorCode.OFFSET_NOT_AVAILABLE if version >= _OFFSET_NOT_AVAILABLE_SINCE else ErrorCode.LEADER_NOT_AVAILABLE
         try:
             if row.timestamp >= 0 or row.timestamp == MAX_TIMESTAMP:
-                return _search(partition, row, _Bounds(_visible_end(partition, request), not_yet), start_offset, found)
+                return _search(partition, row, _Bounds(_visible_end(partition, request), not_yet), progress)
             return _look_up(partition, row, _visible_end(partition, request), not_yet)
         except StorageError as storage_error:
             return fail(partition, row, storage_error)
@@ -109,7 +103,7 @@ def handler(broker: BrokerContext) -> HandlerSpec:
                 if named[(topic.name, row.partition_index)] > 1:
                     rows.append(_failed(row, ErrorCode.INVALID_REQUEST))
                     continue
-                found = answer(topic.name, row, context.api_version, request)
+                found = answer(topic.name, row, context.api_version, request, Progress())
                 if isinstance(found, Unfinished):
                     look_up = partial(answer, topic.name, row, context.api_version, request)
                     searches.add(LongRow(found, look_up, partial(rows.__setitem__, len(rows)), partial(fail, found.partition, row)))
@@ -144,19 +138,20 @@ def _look_up(partition: Partition, row: ListOffsetsPartition, end_offset: Offset
     return _found(row, -1, -1, -1)
 
 
-def _search(
-    partition: Partition, row: ListOffsetsPartition, bounds: _Bounds, start_offset: Offset, known: TimestampedOffset | None
-) -> Answer:
-    """The record of a timestamp, from `start_offset` on; `known` is what a longer search has found there.
+def _search(partition: Partition, row: ListOffsetsPartition, bounds: _Bounds, progress: Progress) -> Answer:
+    """The record of a timestamp, from where a longer search is.
 
-    For the largest timestamp a `start_offset` above 0 says that its batch was searched in vain. Errors: StorageError.
+    For the largest timestamp an offset above 0 says that its batch was searched in vain, unless something was found by then.
+    Errors: StorageError.
     """
     log = partition.log
     found: Found
-    if known is not None and (row.timestamp == MAX_TIMESTAMP or known.offset >= log.log_start_offset):
+    start_offset, known, largest = progress
+    if known is not None and known.offset >= log.log_start_offset:
         found = known
     elif row.timestamp == MAX_TIMESTAMP:
-        found = None if start_offset else log.search_max_timestamp()
+        is_in_vain = start_offset > 0 and largest is None and known is None
+        found = None if is_in_vain else log.search_max_timestamp(start_offset, largest)
     else:
         found = log.search_timestamp(row.timestamp, start_offset)
     if isinstance(found, LongSearch | SearchOn):

@@ -10,7 +10,7 @@ from lowtide.storage.log.log_moving import MovableLog
 from lowtide.storage.log.log_values import NOTHING_READ, READ_OUT_OF_RANGE, LogRead
 from lowtide.storage.log.open_transactions import CompletedTransaction
 from lowtide.storage.log.segment_file import FileSlice
-from lowtide.storage.log.timestamps import Found, LongSearch, TimestampedOffset, search_max_timestamp, search_timestamp
+from lowtide.storage.log.timestamps import Found, TimestampedOffset, search_max_timestamp, search_timestamp
 from lowtide.storage.log.transaction_recovery import rebuild_aborted
 
 
@@ -59,6 +59,9 @@ class ReadableLog(MovableLog):
         """The first record at or above the log start and `start_offset` with at least that timestamp. Errors: StorageError."""
         return search_timestamp(self._segments, timestamp_ms, max(start_offset, self.log_start_offset))
 
-    def search_max_timestamp(self) -> TimestampedOffset | LongSearch | None:
-        """The first record with the largest timestamp. Errors: StorageError."""
-        return search_max_timestamp(self._segments)
+    def search_max_timestamp(self, start_offset: Offset = 0, largest: TimestampedOffset | None = None) -> Found:
+        """The first record with the largest timestamp at or above the log start, as `timestamps.search_max_timestamp` has it.
+
+        Errors: StorageError.
+        """
+        return search_max_timestamp(self._segments, self.log_start_offset, start_offset, largest)

@@ -16,7 +16,7 @@ from lowtide.protocol import native
 from lowtide.protocol.compression import Compression, DecompressedTooLargeError, decompress
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.records import RECORD_BATCH_OVERHEAD, TIMESTAMP_TYPE_BIT, BatchHeader, read_batch_header, read_record
-from lowtide.protocol.types import FilePosition, LeaderEpoch, Offset
+from lowtide.protocol.types import NO_LEADER_EPOCH, NO_TIMESTAMP, FilePosition, LeaderEpoch, Offset
 from lowtide.storage.errors import DamagedSegmentError
 
 if TYPE_CHECKING:
@@ -48,12 +48,17 @@ class TimestampedOffset(msgspec.Struct, gc=False):
     leader_epoch: LeaderEpoch
 
 
+NO_RECORD: Final = NO_TIMESTAMP - 1
+"""Smaller than any timestamp: no record was found up to an offset, of those whose largest timestamp is looked for."""
+
+
 class LongSearch(msgspec.Struct, gc=False):
     """A batch that a thread has to look into, by `find_in_batch`. If it has no such record the search continues at `next_offset`."""
 
     base_offset: Offset
     size_bytes: int
-    timestamp_ms: int
+    timestamp_ms: int | None
+    """None for the largest timestamp of the batch: the search then continues at `next_offset` with what was found."""
     start_offset: Offset
     next_offset: Offset
 
@@ -62,6 +67,8 @@ class SearchOn(msgspec.Struct, gc=False):
     """No result yet: the search continues from this offset, after other requests."""
 
     start_offset: Offset
+    largest: TimestampedOffset | None = None
+    """The largest timestamp up to there, where that is looked for. Its offset may be that of the first record of the batch."""
 
 
 Found: TypeAlias = TimestampedOffset | LongSearch | SearchOn | None
@@ -95,33 +102,75 @@ def search_timestamp(segments: SegmentList, timestamp_ms: int, start_offset: Off
     return None
 
 
-def search_max_timestamp(segments: SegmentList) -> TimestampedOffset | LongSearch | None:
-    """The first record with the largest timestamp that lies in the segments, or None when they are empty (KIP-734).
+def search_max_timestamp(
+    segments: SegmentList, log_start_offset: Offset, start_offset: Offset = 0, largest: TimestampedOffset | None = None
+) -> Found:
+    """The first record with the largest timestamp at or above the log start, None where there is none, or how to continue (KIP-734).
 
-    As in Kafka it doesn't mind the log start: a record whose bytes are still there may be the answer though it is deleted.
-    Errors: StorageError.
+    Other than in Kafka, a record that is deleted is never the answer, though its bytes may be there. Of the segment that holds the log
+    start the headers are read from there on, if its largest timestamp may be the answer: `largest` and `start_offset` say how far that
+    is. Errors: StorageError.
     """
+    first = max(segments.number_of(log_start_offset), 0)
+    partial = segments[first] if segments[first].base_offset < log_start_offset else None
     best: Segment | None = None
-    for segment in segments:
+    for number in range(first, len(segments)):
+        segment = segments[number]
         segment.load_timestamps()
         segments.used(segment)
-        if segment.size and (best is None or segment.max_timestamp > best.max_timestamp):
+        if segment is not partial and segment.size and (best is None or segment.max_timestamp > best.max_timestamp):
             best = segment
-    if best is None:
-        return None
+    if partial is not None and partial.size and (best is None or partial.max_timestamp >= best.max_timestamp):
+        left = _largest_from(partial, log_start_offset, start_offset, largest)
+        if not isinstance(left, TimestampedOffset):
+            return left
+        if left.timestamp > NO_RECORD and (best is None or left.timestamp >= best.max_timestamp):
+            return search_timestamp(segments, left.timestamp, left.offset)
+    return _first_with_largest(segments, best, log_start_offset) if best is not None else None
+
+
+def _largest_from(
+    segment: Segment, log_start_offset: Offset, start_offset: Offset, largest: TimestampedOffset | None
+) -> TimestampedOffset | LongSearch | SearchOn:
+    """The largest timestamp of a segment at or above the log start, with the offset of its record or of its batch, or how to continue.
+
+    Errors: StorageError.
+    """
+    if largest is None or largest.offset < log_start_offset:
+        start_offset, largest = log_start_offset, TimestampedOffset(log_start_offset, NO_RECORD, NO_LEADER_EPOCH)
+    left = BATCHES_AT_ONCE
+    for position, header in segment.batches(segment.indexes[0].lookup(start_offset)):
+        if header.last_offset < start_offset:
+            continue
+        left -= 1
+        if not left:
+            return SearchOn(header.base_offset, largest)
+        if header.max_timestamp <= largest.timestamp:
+            continue
+        found: TimestampedOffset | LongSearch | None = TimestampedOffset(header.base_offset, header.max_timestamp, NO_LEADER_EPOCH)
+        if header.base_offset < log_start_offset:  # The largest of its records may be a deleted one.
+            found = _look_into(segment, position, header, None, log_start_offset)
+        if isinstance(found, LongSearch):
+            return found
+        largest = found or largest
+    return largest
+
+
+def _first_with_largest(segments: SegmentList, best: Segment, log_start_offset: Offset) -> Found:
+    """The first record with the largest timestamp of a segment that lies above the log start. Errors: StorageError."""
     wanted = best.max_timestamp
     start = best.indexes[0].lookup(best.max_timestamp_offset)
     for position, header in best.batches(start):
         if header.max_timestamp == wanted:
             return _look_into(best, position, header, wanted, header.base_offset)
     best.measure_timestamps()  # That one was in a hole, or was erased.
-    return search_max_timestamp(segments) if best.max_timestamp < wanted else None
+    return search_max_timestamp(segments, log_start_offset) if best.max_timestamp < wanted else None
 
 
 def find_in_batch(
-    content: Buffer, timestamp_ms: int, start_offset: Offset, room: DecompressionRoom | None = None
+    content: Buffer, timestamp_ms: int | None, start_offset: Offset, room: DecompressionRoom | None = None
 ) -> TimestampedOffset | None:
-    """The first record of the batch from `start_offset` on with at least that timestamp.
+    """The first record of the batch from `start_offset` on with at least that timestamp, or with the largest one, if it is None.
 
     In a thread with `room` to decompress into. Without it the event loop waits: what takes long raises DecompressedTooLargeError.
     Errors: ProtocolError for what is no sound batch.
@@ -134,14 +183,30 @@ def find_in_batch(
         else:
             payload = room.decompress(header.compression, payload, DECOMPRESSED_BYTES_MAX)
     appended_ms = header.max_timestamp if header.attributes & TIMESTAMP_TYPE_BIT else None  # That of all records, by LogAppendTime.
-    if appended_ms is not None and appended_ms < timestamp_ms:
+    if appended_ms is not None and timestamp_ms is not None and appended_ms < timestamp_ms:
         return None
-    delta = -_INT64 if appended_ms is not None else min(max(timestamp_ms - header.base_timestamp, -_INT64), _INT64)
-    found = _first_record(payload, header.record_count, delta, max(start_offset - header.base_offset, 0), quick=room is None)
+    first = max(start_offset - header.base_offset, 0)
+    if appended_ms is None and timestamp_ms is None:
+        found = _largest_record(payload, header.record_count, first, quick=room is None)
+    else:
+        delta = -_INT64 if appended_ms is not None or timestamp_ms is None else timestamp_ms - header.base_timestamp
+        found = _first_record(payload, header.record_count, min(max(delta, -_INT64), _INT64), first, quick=room is None)
     if found is None:
         return None
     timestamp = header.base_timestamp + found[1] if appended_ms is None else appended_ms
     return TimestampedOffset(header.base_offset + found[0], timestamp, header.partition_leader_epoch)
+
+
+def _largest_record(payload: Buffer, count: int, offset_delta: int, *, quick: bool) -> tuple[int, int] | None:
+    """As `_first_record`, for the largest timestamp from an offset on. It is asked for the one batch that holds the log start."""
+    if quick and len(payload) > QUICK_PLAIN_BYTES:
+        raise DecompressedTooLargeError(f"{len(payload)} bytes of records are looked at by a thread")
+    position, largest = 0, None
+    for _ in range(count):
+        record, position = read_record(payload, position, 0, 0)
+        if record.offset >= offset_delta and (largest is None or record.timestamp > largest[1]):
+            largest = record.offset, record.timestamp
+    return largest
 
 
 def _first_record(payload: Buffer, count: int, timestamp_delta: int, offset_delta: int, *, quick: bool) -> tuple[int, int] | None:
@@ -163,7 +228,7 @@ def _first_record(payload: Buffer, count: int, timestamp_delta: int, offset_delt
 
 
 def _look_into(
-    segment: Segment, position: FilePosition, header: BatchHeader, timestamp_ms: int, start_offset: Offset
+    segment: Segment, position: FilePosition, header: BatchHeader, timestamp_ms: int | None, start_offset: Offset
 ) -> TimestampedOffset | LongSearch | None:
     """Errors: StorageError."""
     if header.size_bytes <= QUICK_BYTES:

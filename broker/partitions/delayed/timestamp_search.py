@@ -15,8 +15,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from lowtide.broker.pending import Pending
-from lowtide.protocol.types import Offset
-from lowtide.storage.log.timestamps import DECOMPRESSED_BYTES_MAX, LongSearch, SearchOn, TimestampedOffset, find_in_batch
+from lowtide.protocol.types import NO_LEADER_EPOCH, Offset
+from lowtide.storage.log.timestamps import DECOMPRESSED_BYTES_MAX, NO_RECORD, LongSearch, SearchOn, TimestampedOffset, find_in_batch
 
 if TYPE_CHECKING:
     from lowtide.broker.partitions.batch_lane import BatchLane
@@ -39,10 +39,21 @@ class Unfinished(NamedTuple):
     step: LongSearch | SearchOn
 
 
-class LookUp(Protocol[AnswerT_co]):
-    """Looks a row up: from an offset on, and with what was found at that offset, if that is known."""
+class Progress(NamedTuple):
+    """How far the search for a row is. The log may have changed since."""
 
-    def __call__(self, start_offset: Offset, found: TimestampedOffset | None = None) -> AnswerT_co | Unfinished: ...
+    start_offset: Offset = 0
+    """Where it continues."""
+    found: TimestampedOffset | None = None
+    """What was found, which ends the search if it is still there."""
+    largest: TimestampedOffset | None = None
+    """As in `SearchOn`."""
+
+
+class LookUp(Protocol[AnswerT_co]):
+    """Looks a row up."""
+
+    def __call__(self, progress: Progress) -> AnswerT_co | Unfinished: ...
 
 
 class LongRow(NamedTuple, Generic[RowT]):
@@ -86,8 +97,9 @@ class TimestampSearches(Generic[RowT]):
         partition, step = self._rows[0].unfinished
         if isinstance(step, LongSearch) and self._read(partition, step):
             return
-        start_offset = step.start_offset if isinstance(step, SearchOn) else 0  # The batch has gone: from the beginning.
-        self._slices.call_later(0, partial(self._guarded, self._look_up_again, start_offset, None))
+        # A batch that has gone: from the beginning.
+        progress = Progress(step.start_offset, largest=step.largest) if isinstance(step, SearchOn) else Progress()
+        self._slices.call_later(0, partial(self._guarded, self._look_up_again, progress))
 
     def _read(self, partition: Partition, step: LongSearch) -> bool:
         """Have the batch searched; False if it was deleted or truncated meanwhile."""
@@ -101,19 +113,23 @@ class TimestampSearches(Generic[RowT]):
 
     def _on_searched(self, step: LongSearch, read: FileSlice, outcome: TimestampedOffset | BaseException | None) -> None:
         if not read.token.valid:
-            self._look_up_again(0, None)
+            self._look_up_again(Progress())
         elif isinstance(outcome, Exception):
             row = self._rows.popleft()
             row.put(row.fail(outcome))
             self._go_on()
+        elif step.timestamp_ms is None:
+            assert not isinstance(outcome, BaseException)
+            largest = outcome or TimestampedOffset(step.next_offset, NO_RECORD, NO_LEADER_EPOCH)
+            self._look_up_again(Progress(step.next_offset, largest=largest))
         elif isinstance(outcome, TimestampedOffset):
-            self._look_up_again(step.start_offset, outcome)
+            self._look_up_again(Progress(step.start_offset, outcome))
         else:
-            self._look_up_again(step.next_offset, None)
+            self._look_up_again(Progress(step.next_offset))
 
-    def _look_up_again(self, start_offset: Offset, found: TimestampedOffset | None) -> None:
+    def _look_up_again(self, progress: Progress) -> None:
         row = self._rows.popleft()
-        again = row.look_up(start_offset, found)
+        again = row.look_up(progress)
         if not isinstance(again, Unfinished):
             row.put(again)
         elif row.steps_left:

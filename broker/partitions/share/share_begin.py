@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from lowtide.broker.partitions.delayed.timestamp_search import LongRow, TimestampSearches, Unfinished
+from lowtide.broker.partitions.delayed.timestamp_search import LongRow, Progress, TimestampSearches, Unfinished
 from lowtide.broker.pending import answer_of
 from lowtide.protocol.types import Offset
 from lowtide.storage.errors import StorageError
-from lowtide.storage.log.timestamps import LongSearch, SearchOn, TimestampedOffset
+from lowtide.storage.log.timestamps import LongSearch, SearchOn
 
 if TYPE_CHECKING:
     from lowtide.broker.config.offset_reset import OffsetReset
@@ -26,10 +26,11 @@ async def begin_offset(partition: Partition, reset: OffsetReset, wall_ms: int, s
         return partition.log.high_watermark
     timestamp_ms = wall_ms - reset.duration_ms
 
-    def look_up(start_offset: Offset, found: TimestampedOffset | None = None) -> Offset | Unfinished | None:
-        if found is None:
+    def look_up(progress: Progress) -> Offset | Unfinished | None:
+        found = progress.found
+        if found is None or found.offset < partition.log.log_start_offset:
             try:
-                step = partition.log.search_timestamp(timestamp_ms, start_offset)
+                step = partition.log.search_timestamp(timestamp_ms, progress.start_offset)
             except StorageError as error:
                 fail(error)
                 return None
@@ -41,7 +42,7 @@ async def begin_offset(partition: Partition, reset: OffsetReset, wall_ms: int, s
     def fail(error: Exception) -> None:
         log.error("offsets could not be read", partition=str(partition.topic_partition), error=str(error))
 
-    found = look_up(0)
+    found = look_up(Progress())
     if isinstance(found, Unfinished):
         rows: list[Offset | None] = [None]
         searches = TimestampSearches[Offset | None](slices, lane, log)

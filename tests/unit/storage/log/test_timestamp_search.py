@@ -97,3 +97,41 @@ def test_a_search_over_many_batches_pauses(monkeypatch: pytest.MonkeyPatch) -> N
         start, pauses = step.start_offset, pauses + 1
     assert step == TimestampedOffset(96, 900, 0)
     assert pauses == 10
+
+
+def test_the_largest_timestamp_of_what_a_delete_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The headers behind the log start are read a number at a time; of the batch that holds it the records that are left count."""
+    monkeypatch.setattr(timestamps, "BATCHES_AT_ONCE", 10)
+    log = new_log()
+    append(log, 1000, 7, 6)
+    for time in range(50):
+        append(log, time)
+    append(log, 49)
+    log.advance_high_watermark(54)
+    log.request_log_start(1)
+    log.make_log_start_visible(1)
+    start, largest, pauses = 0, None, 0
+    while isinstance(step := log.search_max_timestamp(start, largest), SearchOn):
+        assert step.start_offset > start
+        start, largest, pauses = step.start_offset, step.largest, pauses + 1
+    assert step == TimestampedOffset(52, 49, 0)
+    assert pauses == 5
+    log.request_log_start(40)
+    log.make_log_start_visible(40)
+    assert isinstance(largest, TimestampedOffset)
+    log.request_log_start(54)
+    log.make_log_start_visible(54)
+    assert log.search_max_timestamp(start, largest) is None, "what was found is deleted since"
+
+
+def test_records_by_the_time_of_their_append_have_one_timestamp() -> None:
+    content = build_batch([(5, None, b"", ()), (9, None, b"", ())], base_offset=3, timestamp_type=TimestampType.LOG_APPEND_TIME)
+    assert find_in_batch(content, None, 4) == TimestampedOffset(4, 9, -1)
+    assert find_in_batch(content, None, 5) is None
+
+
+def test_the_largest_timestamp_of_a_long_batch_is_for_a_thread() -> None:
+    content = build_batch([(time % 7, None, b"", ()) for time in range(20_000)])
+    with pytest.raises(DecompressedTooLargeError):
+        find_in_batch(content, None, 7)
+    assert find_in_batch(content, None, 7, room()) == TimestampedOffset(13, 6, -1)
