@@ -35,8 +35,11 @@ _VALUE_START = struct.Struct(">hqhib")
 """Version, producer id, producer epoch, timeout, status."""
 
 _TIMES = struct.Struct(">qq")
-_CLIENT_VERSION = struct.Struct(">BBBh")
-"""One tagged field, its tag, its size, and what it says."""
+_TAGGED_INT16 = struct.Struct(">BBh")
+"""A tagged field: its tag, its size, and what it says."""
+
+_CLIENT_VERSION_TAG: Final = 2
+_LAST_EPOCH_TAG: Final = 4
 
 REMEMBERED_PARTITIONS: Final = 1024
 REMEMBERED_PARTITIONS_MAX: Final = 16
@@ -76,7 +79,9 @@ class TransactionLogValue(ApiMessage, kw_only=True):
     transaction_partitions: list[PartitionsSchema] | None
     transaction_last_update_timestamp_ms: Int64
     transaction_start_timestamp_ms: Int64
-    client_transaction_version: Annotated[Int16, Tagged(2, "1+")] = 0
+    client_transaction_version: Annotated[Int16, Tagged(_CLIENT_VERSION_TAG, "1+")] = 0
+    last_producer_epoch: Annotated[Int16, Tagged(_LAST_EPOCH_TAG, "1+")] = NO_PRODUCER_EPOCH
+    """Kafka up to 4.4 doesn't keep it, and skips it as it does any tag that it doesn't know."""
 
 
 class TransactionRecord(msgspec.Struct, frozen=True):
@@ -107,6 +112,8 @@ class TransactionState(Protocol):
     def started_ms(self) -> int: ...
     @property
     def client_version(self) -> int: ...
+    @property
+    def last_producer_epoch(self) -> ProducerEpoch: ...
 
 
 def encode_plain_transaction(transaction: TransactionState) -> CoordinatorRecord:
@@ -124,8 +131,12 @@ def encode_plain_transaction(transaction: TransactionState) -> CoordinatorRecord
         + listed
         + _TIMES.pack(transaction.updated_ms, transaction.started_ms)
     )
-    client_version = transaction.client_version
-    return _KEY_TYPE + _INT16.pack(len(name)) + name, value + (_CLIENT_VERSION.pack(1, 2, 2, client_version) if client_version else b"\0")
+    count, tagged = 0, b""
+    if transaction.client_version:
+        count, tagged = 1, _TAGGED_INT16.pack(_CLIENT_VERSION_TAG, 2, transaction.client_version)
+    if transaction.last_producer_epoch != NO_PRODUCER_EPOCH:
+        count, tagged = count + 1, tagged + _TAGGED_INT16.pack(_LAST_EPOCH_TAG, 2, transaction.last_producer_epoch)
+    return _KEY_TYPE + _INT16.pack(len(name)) + name, value + bytes((count,)) + tagged
 
 
 def _encode_partitions(partitions: frozenset[TopicPartition]) -> bytes:

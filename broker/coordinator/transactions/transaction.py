@@ -41,7 +41,7 @@ class Transaction(msgspec.Struct, kw_only=True):
     """The one that follows when the end is complete, because the epochs of this one are used up."""
     producer_epoch: ProducerEpoch
     last_producer_epoch: ProducerEpoch = NO_PRODUCER_EPOCH
-    """The epoch before, by which a producer that missed the answer is known. Not kept in records, as in Kafka."""
+    """The epoch before, by which a producer that missed the answer is known. Kafka up to 4.4 forgets it with the coordinator."""
     timeout_ms: int
     state: TransactionState = TransactionState.EMPTY
     partitions: frozenset[TopicPartition] = frozenset()
@@ -85,6 +85,7 @@ class Transaction(msgspec.Struct, kw_only=True):
             transaction_last_update_timestamp_ms=self.updated_ms,
             transaction_start_timestamp_ms=self.started_ms,
             client_transaction_version=self.client_version,
+            last_producer_epoch=self.last_producer_epoch,
         )
 
 
@@ -102,6 +103,7 @@ def from_value(transactional_id: str, value: TransactionLogValue) -> Transaction
         started_ms=value.transaction_start_timestamp_ms,
         updated_ms=value.transaction_last_update_timestamp_ms,
         client_version=value.client_transaction_version,
+        last_producer_epoch=value.last_producer_epoch,
     )
 
 

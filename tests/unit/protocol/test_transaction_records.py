@@ -21,6 +21,7 @@ TRANSACTIONS = st.builds(
     previous_producer_id=st.just(-1) | INT64,
     next_producer_id=st.just(-1) | INT64,
     producer_epoch=INT16,
+    last_producer_epoch=st.just(-1) | INT16,
     timeout_ms=st.integers(-(2**31), 2**31 - 1),
     state=st.sampled_from(TransactionState),
     partitions=st.frozensets(PARTITIONS, max_size=2 * REMEMBERED_PARTITIONS_MAX),
@@ -41,6 +42,8 @@ MANY = Transaction(
 @given(TRANSACTIONS)
 @example(MANY)
 @example(msgspec.structs.replace(MANY, partitions=frozenset(), client_version=2))
+@example(msgspec.structs.replace(MANY, partitions=frozenset(), last_producer_epoch=1))
+@example(msgspec.structs.replace(MANY, partitions=frozenset(), client_version=2, last_producer_epoch=1))
 def test_the_bytes_are_those_of_the_codec(transaction: Transaction) -> None:
     """Protects the format: Kafka's brokers and tools read these records, and so does the next coordinator."""
     assert transaction.as_record() == encode_transaction(transaction.transactional_id, transaction.as_value())

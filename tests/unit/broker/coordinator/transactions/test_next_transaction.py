@@ -18,7 +18,7 @@ from lowtide.broker.coordinator.transactions.next_transaction import (
 from lowtide.broker.coordinator.transactions.transaction import EPOCH_MAX, Transaction, from_value
 from lowtide.broker.coordinator.transactions.transaction_state import TransactionState
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.transaction_records import encode_transaction
+from lowtide.protocol.transaction_records import decode_transaction, encode_transaction
 from lowtide.protocol.types import TopicPartition
 
 EMPTY, ONGOING = TransactionState.EMPTY, TransactionState.ONGOING
@@ -209,6 +209,40 @@ def test_an_end_with_the_last_epoch_takes_another_id_which_counts_when_it_is_com
     assert old_client.producer_epoch == LAST
 
 
+def reloaded(state: Transaction) -> Transaction:
+    """What another coordinator knows, which has loaded the record."""
+    record = decode_transaction(*state.as_record())
+    assert record is not None
+    assert record.value is not None
+    return from_value("x", record.value)
+
+
+@pytest.mark.parametrize("epoch", [0, 5, LAST - 1, LAST])
+@pytest.mark.parametrize("state", [EMPTY, COMMITTED, ABORTED])
+def test_a_producer_whose_answer_was_lost_with_the_coordinator_asks_again(state: TransactionState, epoch: int) -> None:
+    """It gets what it got, and not PRODUCER_FENCED (KAFKA-20310, KAFKA-20357)."""
+    after = next_producer(known(state, epoch), "x", 1000, (7, epoch), take)
+    assert isinstance(after, Transaction)
+    again = next_producer(reloaded(after), "x", 1000, (7, epoch), none_left)
+    assert identity(again) == identity(after)
+    assert identity(next_producer(reloaded(after), "x", 1000, (7, epoch - 1), none_left)) == FENCED
+
+
+@pytest.mark.parametrize("epoch", [5, LAST])
+def test_a_producer_whose_transaction_took_too_long_asks_for_its_epoch_after_a_crash(epoch: int) -> None:
+    """It may have the epoch in which its transaction was aborted, until another producer comes (KIP-588)."""
+    aborted = ended(known(ONGOING, epoch), take, is_commit=False, client_version=2)
+    assert isinstance(aborted, Transaction)
+    after = completed(reloaded(aborted))
+    assert identity(next_producer(reloaded(after), "x", 1000, (7, epoch), take)) == identity(
+        next_producer(after, "x", 1000, (7, epoch), take)
+    )
+    assert identity(after) == ((7, 6) if epoch == 5 else (NEXT_ID, 0))
+    other = next_producer(after, "x", 1000, None, take)
+    assert isinstance(other, Transaction)
+    assert next_producer(reloaded(other), "x", 1000, (7, epoch), take) == FENCED
+
+
 def test_the_identity_after_an_end_that_is_not_begun() -> None:
     assert identity_after(known(), NONE) == (7, 5)
     assert identity_after(known(), FENCED) == (-1, -1)
@@ -220,12 +254,21 @@ def test_the_identity_after_an_end_that_is_not_begun() -> None:
 
 
 @pytest.mark.parametrize(
-    "changed", [{}, {"previous_producer_id": -1}, {"previous_producer_id": -1, "next_producer_id": 8}, {"next_producer_id": 8}]
+    "changed",
+    [
+        {},
+        {"previous_producer_id": -1},
+        {"previous_producer_id": -1, "next_producer_id": 8},
+        {"next_producer_id": 8},
+        {"last_producer_epoch": -1},
+        {"last_producer_epoch": -1, "previous_producer_id": -1},
+        {"last_producer_epoch": 0, "previous_producer_id": -1, "client_version": 0},
+    ],
 )
 def test_a_state_comes_back_from_its_record(changed: dict[str, int]) -> None:
-    """All but the epoch before, as in Kafka. The short form of a record has the same bytes as the other."""
+    """The short form of a record has the same bytes as the other."""
     partitions = frozenset({PARTITION, TopicPartition("t", 9), TopicPartition("u", 1)})
-    state = known(ONGOING, partitions=partitions, updated_ms=60, last_producer_epoch=-1, **changed)
+    state = known(ONGOING, partitions=partitions, updated_ms=60, **changed)
     value = state.as_value()
     assert from_value("x", value) == state
     assert state.as_record() == encode_transaction("x", value)
