@@ -37,9 +37,10 @@ LIMIT_S = 600
 
 
 class ShareCluster:
-    """The brokers, and one topic `t` of two partitions."""
+    """The brokers, and one topic `t`."""
 
-    def __init__(self, loop: SimulatedLoop, settings: dict[str, str]) -> None:
+    def __init__(self, loop: SimulatedLoop, settings: dict[str, str], partitions: int = 2) -> None:
+        self.partitions = partitions
         shared = SharedStore(loop, Random(1))
         self.machines = [
             Machine(
@@ -60,7 +61,7 @@ class ShareCluster:
         for machine in self.machines:
             machine.start()
         await self.up()
-        self.topic_id = await self.create("t", 2)
+        self.topic_id = await self.create("t", self.partitions)
 
     async def up(self) -> None:
         """All machines serve, and have a client."""
