@@ -201,6 +201,39 @@ def test_a_member_that_asks_for_more_time_keeps_its_records() -> None:
     simulate(run)
 
 
+def test_a_group_that_may_not_ask_for_more_time_may_still_acknowledge() -> None:
+    """KIP-1240. As in Kafka only the partitions that ask are refused, and the session continues."""
+
+    async def run(cluster: ShareCluster) -> None:
+        await set_on_group(cluster, "share.renew.acknowledge.enable", "false")
+        one = ShareMember(cluster, "one")
+        await one.join()
+        await one.fetch()
+        await produce(cluster, 0, [b"a", b"b"])
+        assert acquired(await one.row()) == [(0, 1, 1)]
+        nothing = {"max_wait_ms": 0, "min_bytes": 0, "max_records": 0, "max_bytes": 0}
+        row = await one.row((0, 0, RENEW), (1, 1, ACCEPT), is_renew_ack=True, **nothing)
+        assert row.acknowledge_error_code == ErrorCode.INVALID_RECORD_STATE
+        row = await one.row((0, 1, ACCEPT), is_renew_ack=True, **nothing)
+        assert row.acknowledge_error_code == NONE
+
+    simulate(run)
+
+
+def test_a_limit_that_was_raised_holds_for_what_members_have() -> None:
+    async def run(cluster: ShareCluster) -> None:
+        await set_on_group(cluster, "share.delivery.count.limit", "2")
+        one = ShareMember(cluster, "one")
+        await one.join()
+        await one.fetch()
+        await produce(cluster, 0, [b"a"])
+        assert [acquired(await one.row()) for _ in range(2)] == [[(0, 0, 1)], [(0, 0, 2)]]
+        await set_on_group(cluster, "share.delivery.count.limit", "3")
+        assert acquired(await one.row()) == [(0, 0, 3)]
+
+    simulate(run)
+
+
 def test_without_the_feature_members_are_refused() -> None:
     """At `share.version` 0, and from 1 on they are served again, with what was stored before."""
 

@@ -42,8 +42,6 @@ def handler(access: ShareAccess) -> HandlerSpec:
         if isinstance(key, ErrorCode):
             return failed(key)
         rules = shares.rules_of(key.group_id)
-        if request.is_renew_ack and not rules.renews:
-            return failed(ErrorCode.INVALID_REQUEST)
         if request.share_session_epoch == INITIAL_EPOCH:
             return failed(ErrorCode.INVALID_SHARE_SESSION_EPOCH)
         session = shares.sessions.go_on(key, request.share_session_epoch)

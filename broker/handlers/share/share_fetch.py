@@ -55,7 +55,7 @@ def handler(broker: BrokerContext, access: ShareAccess) -> HandlerSpec:
         rules = shares.rules_of(key.group_id)
         rows = {SharePlace(key.group_id, row.topic_id, each.partition_index): each for row in request.topics for each in row.partitions}
         acknowledged = {place: each.acknowledgement_batches for place, each in rows.items() if each.acknowledgement_batches}
-        if not is_sound(request, rules.renews, acknowledged):
+        if not is_sound(request, acknowledged):
             return failed(ErrorCode.INVALID_REQUEST)
         session = follow(request, key, list(rows), context)
         if isinstance(session, ErrorCode):
@@ -103,7 +103,7 @@ def handler(broker: BrokerContext, access: ShareAccess) -> HandlerSpec:
     return HandlerSpec(key=ApiKey.SHARE_FETCH, handle=handle, sends_records=True)
 
 
-def is_sound(request: ShareFetchRequest, renews: bool, acknowledged: dict[SharePlace, list[ShareAcknowledgementBatch]]) -> bool:  # noqa: FBT001
+def is_sound(request: ShareFetchRequest, acknowledged: dict[SharePlace, list[ShareAcknowledgementBatch]]) -> bool:
     """Whether the parts of a request go together: nothing is acknowledged by the first one, and one for more time wants no records."""
     if request.share_session_epoch == INITIAL_EPOCH and acknowledged:
         return False
@@ -111,7 +111,7 @@ def is_sound(request: ShareFetchRequest, renews: bool, acknowledged: dict[ShareP
         return False
     if not request.is_renew_ack:
         return True
-    return renews and not (request.max_bytes or request.min_bytes or request.max_records or request.max_wait_ms)
+    return not (request.max_bytes or request.min_bytes or request.max_records or request.max_wait_ms)
 
 
 def failed(error: ErrorCode) -> ShareFetchResponse:

@@ -21,6 +21,7 @@ import msgspec
 
 from lowtide.broker.partitions.share.share_partition import NOTHING_TO_WRITE, SharePartition
 from lowtide.broker.partitions.share.share_rules import ShareRules
+from lowtide.broker.partitions.share.share_values import AcknowledgeType
 from lowtide.broker.pending import Spawn
 from lowtide.protocol.errors import ErrorCode
 from lowtide.replication.partition import PartitionChange
@@ -136,12 +137,14 @@ class LeaderSharePartition:
     def acknowledge(self, member_id: str, ranges: Sequence[AcknowledgedRange], answer: Answer) -> None:
         """Take note of acknowledgements; `answer` gets the outcome once, at once where it is known.
 
-        Errors: those of `SharePartition.acknowledge`, of a share coordinator that can't store them, NOT_LEADER_OR_FOLLOWER.
+        Errors: INVALID_RECORD_STATE where the group may not ask for more time; those of `SharePartition.acknowledge`; of a share
+        coordinator that can't store them; NOT_LEADER_OR_FOLLOWER.
         """
-        if self.state is None or self.has_ended:
+        state = self._in_force()
+        if state is None or (not self.rules.renews and any(AcknowledgeType.RENEW in each.types for each in ranges)):
             answer(self.error if self.has_ended else ErrorCode.INVALID_RECORD_STATE)
             return
-        number = self.state.acknowledge(member_id, ranges, self._ports.clock.monotonic_ms())
+        number = state.acknowledge(member_id, ranges, self._ports.clock.monotonic_ms())
         if not isinstance(number, ErrorCode):
             self._ports.counts.note(ranges)
         if isinstance(number, ErrorCode):
@@ -152,9 +155,17 @@ class LeaderSharePartition:
             self._answers.append((number, answer))
         self.go_on()
 
+    def _in_force(self) -> SharePartition | None:
+        """Returns the state with the limits that are in force now; None while it loads, and when it has ended."""
+        if self.state is None or self.has_ended:
+            return None
+        self.state.follow(self.rules.limits)
+        return self.state
+
     def release(self, member_id: str) -> None:
         """A member's session has ended: what it still has is available again."""
-        if self.state is not None and self.state.release(member_id):
+        state = self._in_force()
+        if state is not None and state.release(member_id):
             self.go_on()
             self._wake()
         self.leave_if_idle()
@@ -290,9 +301,10 @@ class LeaderSharePartition:
 
     def _on_timer(self) -> None:
         self._timer = None
-        if self.state is None or self.has_ended:
+        state = self._in_force()
+        if state is None:
             return
-        expired = self.state.expire(self._ports.clock.monotonic_ms())
+        expired = state.expire(self._ports.clock.monotonic_ms())
         self._ports.counts.timed_out += expired
         self.go_on()
         if expired:

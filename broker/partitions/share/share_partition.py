@@ -79,7 +79,7 @@ class SharePartition:
         self._settle()
 
     def follow(self, limits: ShareLimits) -> None:
-        """The configuration may be another. It counts for what is acquired from now on."""
+        """The configuration may be another. Locks that there are keep their time."""
         self.limits = limits
 
     # ------------------------------------------------------------------ looking
