@@ -171,6 +171,17 @@ def test_each_field_of_a_log_follows_its_key(field: str):
     )
 
 
+def test_the_groups_that_may_delete_are_bounded():
+    """Their names go to every coordinator in each check."""
+    key = next(key for key in TOPIC_KEYS if key.name == "lowtide.retention.commitoffset.groups")
+    assert key.parse(" etl , audit-*,*") == ("etl", "audit-*", "*")
+    assert key.parse("") == ()
+    assert len(key.parse(",".join(f"g{number}" for number in range(100)))) == 100
+    for text in (",".join(f"g{number}" for number in range(101)), "g" * 256):
+        with pytest.raises(ConfigError, match="up to 100 group ids of up to 255 characters"):
+            key.parse(text)
+
+
 def test_a_test_may_have_small_segments():
     """`internal.segment.bytes` overrides `segment.bytes`, which starts at a MiB."""
     assert log_config(BROKER, {"internal.segment.bytes": "100", "segment.bytes": "1048576"}).segment_bytes == 100

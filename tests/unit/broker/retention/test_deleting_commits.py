@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -169,6 +170,29 @@ def test_a_commit_deletes_only_by_a_principal_with_delete_on_the_topic(commits: 
         assert (line["reason"], line["group"], line["committer"]) == ("consumed", "of-owner", OWNER)
         assert (line["topic"], line["partition"], line["old_log_start_offset"], line["log_start_offset"]) == ("t", 0, 0, END)
         assert line["principal"] is None, "no client has asked for it"
+
+    play(scenario, **AUTHORIZER)
+
+
+def test_that_no_group_may_delete_is_said_once() -> None:
+    """The disk fills until another rule deletes: an operator whose groups are not named yet has to see it."""
+
+    async def scenario(world: World) -> None:
+        assert world.broker is not None
+        retention: Any = world.broker.serving.retention
+        lines: list[tuple[str, int, str]] = []
+        retention._log = SimpleNamespace(info=lambda event, partitions, first: lines.append((event, partitions, first)))
+        reader = await world.user(READER, Operation.READ)
+        assert await world.log_start() == 0
+        assert lines == [], "nothing is consumed"
+        await commit(reader, "of-reader")
+        for _ in range(3):
+            assert await world.log_start() == 0
+        told = ("consumed records are kept: no group that may delete them has committed", 1, "t-0")
+        assert lines == [told]
+        await world.name_groups("of-reader")
+        assert await world.log_start() == END
+        assert lines == [told]
 
     play(scenario, **AUTHORIZER)
 
