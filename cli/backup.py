@@ -26,8 +26,6 @@ from lowtide.runtime.filesystem import OsFileSystem
 
 app = typer.Typer(add_completion=False)
 
-FILE_MODE: Final = 0o600
-"""It holds credentials, as the store does."""
 
 ROWS_SHOWN: Final = 50
 """Of topics, for people; --output json has all."""
@@ -74,7 +72,7 @@ def backup(
     except BackupError as error:
         raise CommandError(f"{error}.") from error
     try:
-        OsFileSystem().replace_file(to, encode_backup(made), mode=FILE_MODE)
+        OsFileSystem().replace_file(to, encode_backup(made))
     except OSError as error:
         raise CommandError(f"{to} can't be written: {error.strerror}.") from error
     if call.output is Output.JSON:

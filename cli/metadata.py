@@ -6,7 +6,7 @@ Works on log directories that no broker uses, on files that `export` made of the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
@@ -24,7 +24,6 @@ from lowtide.runtime.random import system_random
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 
-FILE_MODE: Final = 0o600
 
 Files = Annotated[list[str] | None, typer.Argument(metavar="FILE…", help="what `lowtide metadata export` has written on other machines")]
 
@@ -77,7 +76,7 @@ def export(
     """Write to a file what the log directories of one broker know, for `recover` on another machine. The broker must be stopped."""
     facts = surveyed(log_dirs)
     try:
-        OsFileSystem().replace_file(file, encode_facts(facts), mode=FILE_MODE)
+        OsFileSystem().replace_file(file, encode_facts(facts))
     except OSError as error:
         raise CommandError(f"{file} can't be written: {error.strerror}.") from error
     copy = planned(facts.read_copy)

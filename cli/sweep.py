@@ -39,8 +39,6 @@ from lowtide.runtime.clock import SystemClock
 from lowtide.runtime.filesystem import OsFileSystem
 
 FAILURES_SHOWN: Final = 20
-PRIVATE: Final = 0o600
-"""Only the user may read it: it holds names of topics."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +172,7 @@ def _keep(path: str | None, content: bytes) -> None:
     if path is None:
         return
     try:
-        OsFileSystem().replace_file(path, content, mode=PRIVATE)
+        OsFileSystem().replace_file(path, content)
     except OSError as error:
         message = f"{path} can't be written: {error.strerror}."
         raise CommandError(message) from error

@@ -24,6 +24,7 @@ from lowtide.cli.printing import Output, print_json, print_table
 from lowtide.metadata.store import MetadataStore
 from lowtide.protocol.scram import ITERATIONS_MAX, ITERATIONS_MIN, SCRAM_MECHANISMS, ScramMechanism
 from lowtide.replication.scram_changes import ScramChange
+from lowtide.runtime.filesystem import OsFileSystem
 from lowtide.runtime.random import system_random
 
 if TYPE_CHECKING:
@@ -202,7 +203,7 @@ def _change_store(place: Place, log_dirs: list[str] | None, change: ScramChange)
     """The log directory of a broker that was never started is created, as the broker does. Errors: CommandError."""
     if log_dirs and place.metadata is None:
         try:
-            Path(log_dirs[0].split(",")[0]).mkdir(parents=True, exist_ok=True)
+            OsFileSystem().make_directories(log_dirs[0].split(",")[0])
         except OSError as error:
             raise CommandError(f"{error.filename}: {error.strerror}.") from error
 

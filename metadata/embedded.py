@@ -48,7 +48,6 @@ PROBE_SUFFIX: Final = ".probe"
 PROBE_BYTES: Final = 2 << 20
 """What is written to find out whether a write failed for lack of room: more than any transaction."""
 
-FILE_MODE: Final = 0o600
 
 FORMAT_VERSION: Final = 1
 APPLICATION_ID: Final = 0x4C6F7764
@@ -98,7 +97,7 @@ class EmbeddedStore(LocalStore):
         try:
             if not filesystem.exists(path):
                 # An empty file is an empty database. Made here for its mode, which SQLite gives to the files beside it too.
-                filesystem.replace_file(path, b"", mode=FILE_MODE)
+                filesystem.replace_file(path, b"")
             reserve = Reserve(filesystem, path)
             database = _Database(path, max_bytes, lambda: _lacks_room(filesystem, path), reserve)
             try:

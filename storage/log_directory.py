@@ -98,6 +98,7 @@ class LogDirectory:
         try:
             lacks = may_lack_records(filesystem, path)
             properties = _claimed(filesystem, path, identity, random)
+            filesystem.make_private(path)  # Older versions, and Apache Kafka, created what all users read.
             stopped_cleanly = filesystem.exists(f"{path}/{CLEAN_SHUTDOWN_MARKER}")
         except OSError as error:
             lock.release()

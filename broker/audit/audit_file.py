@@ -26,8 +26,6 @@ WAITING_BYTES_MAX: Final = 16 << 20
 WARN_INTERVAL_MS: Final = 60_000
 """How often the broker's log says that the audit log can't be written."""
 
-FILE_MODE: Final = 0o600
-
 
 class Written(msgspec.Struct, frozen=True):
     """How many of some lines are written, and what kept the others from it."""
@@ -86,7 +84,7 @@ class RotatedFile:
         self._size = size
 
     def _open(self) -> None:
-        self._file = self._filesystem.open(self.path, write=True, create=True, mode=FILE_MODE)
+        self._file = self._filesystem.open(self.path, write=True, create=True)
         self._size = self._file.size()
 
     def _follow_others(self) -> None:

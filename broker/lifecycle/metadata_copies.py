@@ -21,8 +21,6 @@ from lowtide.storage.directory.log_manager import LogManager
 from lowtide.storage.errors import is_passing
 
 COPY_FILE: Final = "lowtide-metadata-copy"
-FILE_MODE: Final = 0o600
-"""As that of the store that is embedded: it will hold credentials."""
 
 APPENDED_BYTES_MIN: Final = 1 << 20
 APPENDED_PER_BYTE: Final = 4
@@ -167,7 +165,7 @@ class DirectoryCopy:
         self._file = None
 
     def _write(self, content: bytes) -> tuple[File, int]:
-        self._filesystem.replace_file(self._path, content, mode=FILE_MODE)
+        self._filesystem.replace_file(self._path, content)
         return self._filesystem.open(self._path, write=True), len(content)
 
     def _take(self, written: tuple[File, int]) -> None:

@@ -41,7 +41,6 @@ LISTENER: Final = "SASL_SSL"
 """The name of the listener where there is one for clients and brokers, which is also its protocol."""
 
 LOOPBACK_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
-SECRET_MODE: Final = 0o600
 PUBLIC_MODE: Final = 0o644
 PASSWORD_BITS: Final = 192
 AUTHORITY_NAME: Final = "Lowtide authority"
@@ -111,7 +110,7 @@ class Maker(msgspec.Struct, frozen=True):
 
     def write(self, path: str, text: str) -> None:
         """Replace a file that only its owner may read. Errors: OSError."""
-        self.files.replace_file(path, text.encode(), mode=SECRET_MODE)
+        self.files.replace_file(path, text.encode())
 
     def _certificates(self, directory: str, hosts: Sequence[str], etcd_hosts: Sequence[str]) -> None:
         """Errors: OSError, StorageError."""
@@ -139,7 +138,7 @@ class Maker(msgspec.Struct, frozen=True):
         if made is not found:
             # The key last: an authority is there when its key is.
             self.files.replace_file(certificate, made.certificate, mode=PUBLIC_MODE)
-            self.files.replace_file(key, made.key, mode=SECRET_MODE)
+            self.files.replace_file(key, made.key)
         return made
 
     def _certificate(self, path: str, authority: Certified, name: str, hosts: Sequence[str]) -> None:
@@ -151,7 +150,7 @@ class Maker(msgspec.Struct, frozen=True):
             old = self.files.read_bytes(path) if self.files.exists(path) else b""
             if not old or needs_renewal(old, authority, hosts, now_ms):
                 names = list(dict.fromkeys([*(hosts_of(old) if old else ()), *hosts]))
-                self.files.replace_file(path, issue(authority, name, names, now_ms).both, mode=SECRET_MODE)
+                self.files.replace_file(path, issue(authority, name, names, now_ms).both)
         except ValueError as error:
             reason = str(error).rstrip(".")
             raise StorageError(path, f"no certificate for {name} at {', '.join(hosts) or 'no host'}: {reason}") from error

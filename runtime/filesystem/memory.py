@@ -326,6 +326,9 @@ class MemoryFileSystem:
     def modified_ms(self, path: str) -> int:
         return file_at(self._root, path).modified_ms
 
+    def make_private(self, path: str) -> None:
+        pass  # Permissions are not modelled.
+
     def make_directories(self, path: str) -> None:
         folder = self._root
         for name in path_parts(path):

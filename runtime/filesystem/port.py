@@ -18,7 +18,12 @@ from typing import Protocol, TypeAlias
 Buffer: TypeAlias = bytes | bytearray | memoryview
 """Bytes in memory. A memoryview is of single bytes and contiguous, so that `len` counts bytes."""
 
-DEFAULT_FILE_MODE = 0o644
+DEFAULT_FILE_MODE = 0o600
+"""Only the user that a broker runs as reads what it writes."""
+DIRECTORY_MODE = 0o700
+OTHERS = 0o077
+"""The rights of the group and of all other users."""
+
 TEMPORARY_SUFFIX = ".tmp"
 
 
@@ -123,7 +128,7 @@ class FileSystem(Protocol):
         ...
 
     def write_bytes(self, path: str, data: bytes) -> None:
-        """Make the file hold exactly `data`. Neither atomic nor durable."""
+        """Make the file hold exactly `data`, and take the rights of others from it. Neither atomic nor durable."""
         ...
 
     def replace_file(self, path: str, data: bytes, *, mode: int = DEFAULT_FILE_MODE) -> None:
@@ -158,7 +163,11 @@ class FileSystem(Protocol):
         ...
 
     def make_directories(self, path: str) -> None:
-        """Make the folder and those above it, as far as they are missing."""
+        """Make the folder and those above it, as far as they are missing, with DIRECTORY_MODE."""
+        ...
+
+    def make_private(self, path: str) -> None:
+        """Take the rights of others from a folder and from what is directly in it, as far as that belongs to this user."""
         ...
 
     def rename(self, source: str, target: str) -> None:

@@ -14,11 +14,20 @@ import fcntl
 import functools
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from lowtide.runtime.filesystem.port import DEFAULT_FILE_MODE, TEMPORARY_SUFFIX, AlreadyLockedError, Buffer, CannotPunchError
+from lowtide.runtime.filesystem.port import (
+    DEFAULT_FILE_MODE,
+    DIRECTORY_MODE,
+    OTHERS,
+    TEMPORARY_SUFFIX,
+    AlreadyLockedError,
+    Buffer,
+    CannotPunchError,
+)
 
 PARTS_PER_WRITE_MAX: Final = 1024
 """IOV_MAX of Linux: the kernel refuses a longer list of buffers."""
@@ -27,6 +36,8 @@ ZEROS_PER_WRITE: Final = 1 << 20
 RWF_NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
 # The kernel's answers for "this file system (or kernel) does not know that flag or call", as against a failing disk.
 UNSUPPORTED_ERRNOS: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
+
+_WITHOUT_MODES: Final = frozenset({errno.EOPNOTSUPP, errno.EROFS, errno.ENOSYS})
 
 
 def _sync_function() -> Callable[[int], None]:
@@ -233,6 +244,18 @@ def _after(parts: Sequence[Buffer], done: int) -> list[memoryview]:
     return rest
 
 
+def _keep_out_others(path: str) -> None:
+    """Takes the rights of other users from a file or folder. What belongs to another user, or has no rights to take, stays as it is."""
+    mode = stat.S_IMODE(os.stat(path).st_mode)
+    if mode & OTHERS:
+        with contextlib.suppress(PermissionError):
+            try:
+                os.chmod(path, mode & ~OTHERS)
+            except OSError as error:
+                if error.errno not in _WITHOUT_MODES:
+                    raise
+
+
 class _OsLock:
     __slots__ = ("_descriptor",)
 
@@ -277,6 +300,8 @@ class OsFileSystem:
         file = OsFile(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode))
         if mode != DEFAULT_FILE_MODE:
             os.chmod(path, mode)
+        else:
+            _keep_out_others(path)
         if data:
             file.pwritev([data], 0)
         return file
@@ -300,10 +325,27 @@ class OsFileSystem:
         return os.stat(path).st_mtime_ns // 1_000_000
 
     def make_directories(self, path: str) -> None:
-        try:
-            os.mkdir(path)  # Nearly always one alone is missing: `makedirs` looks at its parent first.
-        except (FileNotFoundError, FileExistsError):
-            os.makedirs(path, exist_ok=True)
+        missing = [path]
+        while missing:  # Nearly always one alone is missing. `os.makedirs` gives the mode to the last one only.
+            try:
+                os.mkdir(missing[-1], DIRECTORY_MODE)
+            except FileNotFoundError:
+                above = os.path.dirname(missing[-1].rstrip("/"))
+                if not above:
+                    raise
+                missing.append(above)
+                continue
+            except FileExistsError:
+                if not os.path.isdir(missing[-1]):
+                    raise
+            missing.pop()
+
+    def make_private(self, path: str) -> None:
+        _keep_out_others(path)
+        with os.scandir(path) as entries:
+            for entry in entries:
+                if not entry.is_symlink():
+                    _keep_out_others(entry.path)
 
     def rename(self, source: str, target: str) -> None:
         os.rename(source, target)

@@ -5,6 +5,7 @@ Every secret of this broker has the same marker in it; what the broker writes an
 
 from __future__ import annotations
 
+import asyncio
 import stat
 import subprocess
 import sys
@@ -12,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from tests.clients.certificate_files import alter_broker
 
@@ -46,9 +47,9 @@ def add_user(directory: Path) -> str:
     return ended.stdout + ended.stderr
 
 
-def readable_by_others(directory: Path) -> Iterator[Path]:
-    for path in directory.rglob("*"):
-        if path.is_file() and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+def open_to_others(directory: Path) -> Iterator[Path]:
+    for path in (directory, *directory.rglob("*")):
+        if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
             yield path
 
 
@@ -72,7 +73,7 @@ async def test_a_broker_keeps_its_secrets(tmp_path: Path) -> None:
     said += f"{refused.value} {broker.lines} {broker.noise} {[(entry.name, entry.value) for entry in configs.values()]}"
     assert "login refused" in said
     assert MARKER not in said
-    assert not [path for path in readable_by_others(tmp_path / "data") if MARKER.encode() in path.read_bytes()]
+    assert not list(open_to_others(tmp_path / "data"))
     assert not [path for path in (tmp_path / "data").rglob("*") if path.is_file() and f"{MARKER}-carol".encode() in path.read_bytes()]
 
 
@@ -91,3 +92,45 @@ def test_a_refused_start_shows_no_secret(tmp_path: Path, settings: tuple[str, ..
     assert ended.returncode == 2
     assert len(ended.stderr.strip().splitlines()) == 1
     assert MARKER not in ended.stdout + ended.stderr
+
+
+WITHOUT_UMASK = ("sh", "-c", 'umask 0; exec "$@"', "sh")
+
+
+def write_and_delete(port: int) -> None:
+    """Leaves segments, indexes, snapshots, the journal of log starts, and offsets of a group."""
+    settings = {"bootstrap.servers": f"127.0.0.1:{port}"}
+    admin = AdminClient(settings)
+    admin.create_topics([NewTopic("t", 2, 1, config={"segment.bytes": "1048576"})])["t"].result(30)
+    producer = Producer(settings | {"enable.idempotence": True})
+    for number in range(300):
+        producer.produce("t", b"x" * 10_000, partition=number % 2)
+        producer.poll(0)
+        if number % 10 == 0:
+            producer.flush(30)
+    assert producer.flush(30) == 0
+    admin.delete_records([TopicPartition("t", 0, 120)])[TopicPartition("t", 0)].result(30)
+    consumer = Consumer(settings | {"group.id": "g"})
+    consumer.commit(offsets=[TopicPartition("t", 1, 5)], asynchronous=False)
+    consumer.close()
+
+
+async def test_no_other_user_of_the_machine_reads_what_a_broker_writes(tmp_path: Path) -> None:
+    """Whatever the umask is. At its start a broker takes their rights to what an older version, or Apache Kafka, has left."""
+    above = tmp_path / "new"
+    audited = "lowtide.audit.log=file", "lowtide.audit.file=audit.log"
+    settings = "listeners=PLAINTEXT://127.0.0.1:0", "offsets.topic.num.partitions=1", *audited
+    for _ in range(2):
+        async with ServeProcess(above / "data", *settings, within=WITHOUT_UMASK) as broker:
+            if not (above / "data" / "t-0").exists():
+                await asyncio.to_thread(write_and_delete, broker.port)
+            assert not list(open_to_others(above))
+            assert await broker.terminate() == 0
+        assert not list(open_to_others(above))
+    for path in (above / "data").rglob("*"):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    (above / "data").chmod(0o755)
+    async with ServeProcess(above / "data", *settings) as broker:
+        left = [path.relative_to(above / "data") for path in open_to_others(above / "data")]
+        assert all(len(path.parts) == 2 for path in left), left  # In a folder that they can't enter.
+        assert await broker.terminate() == 0

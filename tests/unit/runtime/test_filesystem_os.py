@@ -9,7 +9,7 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -142,6 +142,56 @@ def test_close_during_a_call_of_another_thread_waits_for_it(disk: OsFileSystem, 
     assert seen == [str(tmp_path / "a")]
     other.close()
     assert len(descriptors()) < len(before)
+
+
+@pytest.fixture
+def no_umask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.usefixtures("no_umask")
+def test_no_other_user_reads_what_is_created(disk: OsFileSystem, tmp_path: Path) -> None:
+    disk.make_directories(str(tmp_path / "a" / "b" / "c"))
+    assert [mode(each) for each in (tmp_path / "a", tmp_path / "a" / "b", tmp_path / "a" / "b" / "c")] == [0o700] * 3
+    disk.make_directories(str(tmp_path / "a" / "b"))
+    disk.open(str(tmp_path / "opened"), write=True, create=True).close()
+    disk.write_bytes(str(tmp_path / "written"), b"1")
+    disk.replace_file(str(tmp_path / "replaced"), b"2")
+    disk.lock(str(tmp_path / "lock")).release()
+    assert {path.name: mode(path) for path in tmp_path.iterdir() if path.is_file()} == dict.fromkeys(
+        ("opened", "written", "replaced", "lock"), 0o600
+    )
+
+
+def test_directories_are_not_made_below_a_file_or_of_nothing(disk: OsFileSystem, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in ("file", "file/below", "file/below/more"):
+        with pytest.raises((FileExistsError, NotADirectoryError)):
+            disk.make_directories(str(tmp_path / path))
+    with pytest.raises(FileNotFoundError):
+        disk.make_directories("")
+
+
+def test_a_folder_is_made_private_with_what_is_in_it(disk: OsFileSystem, tmp_path: Path) -> None:
+    """What is deeper stays as it is, and is out of reach; links are not followed."""
+    outside, root = tmp_path / "outside", tmp_path / "root"
+    (root / "folder").mkdir(parents=True)
+    for path in (outside, root / "file", root / "folder" / "deep"):
+        path.touch()
+        path.chmod(0o664)
+    (root / "folder").chmod(0o755)
+    (root / "link").symlink_to(outside)
+    root.chmod(0o2775)
+    disk.make_private(str(root))
+    assert [mode(each) for each in (root, root / "file", root / "folder", outside)] == [0o2700, 0o600, 0o700, 0o664]
+    disk.write_bytes(str(root / "folder" / "deep"), b"1")
+    assert mode(root / "folder" / "deep") == 0o600
 
 
 def test_replace_file_has_the_mode_that_was_asked_for(disk: OsFileSystem, tmp_path: Path) -> None:
