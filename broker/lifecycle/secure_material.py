@@ -28,6 +28,7 @@ from lowtide.broker.config.keys_security import STANDARD_AUTHORIZER
 from lowtide.protocol.jaas import scram_login
 from lowtide.runtime.clock import Clock, SystemClock
 from lowtide.runtime.filesystem import FileSystem, OsFileSystem
+from lowtide.runtime.filesystem.port import DEFAULT_FILE_MODE
 from lowtide.runtime.random import Random, system_random
 from lowtide.storage.errors import StorageError
 
@@ -102,7 +103,7 @@ class Maker(msgspec.Struct, frozen=True):
                     continue
                 self.files.make_directories(f"{material.directory}/{folder}")
                 for name in present:
-                    mode = PUBLIC_MODE if name == CA_FILE else SECRET_MODE
+                    mode = PUBLIC_MODE if name == CA_FILE else DEFAULT_FILE_MODE
                     content = self.files.read_bytes(f"{material.directory}/{name}")
                     self.files.replace_file(f"{material.directory}/{folder}/{name}", content, mode=mode)
         except OSError as error:
