@@ -56,7 +56,7 @@ async def elect(
     lacking = []
     for key in chosen:
         described = topics[key.topic].partitions[key.partition]
-        if described.leader is None if unclean else described.leader != described.replicas[0]:
+        if described.leader is None if unclean else described.leader not in described.replicas[:1]:
             lacking.append(key)
     if unclean and lacking and not yes:
         confirm(f"Elect leaders that may lack records, for {plural(len(lacking), 'partition')}?", rehearsal="")

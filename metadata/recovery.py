@@ -27,7 +27,16 @@ from lowtide.metadata.broker_image import encode_replicas
 from lowtide.metadata.image import MetadataImage
 from lowtide.metadata.image_change import NOTHING_KNOWN, load_image
 from lowtide.metadata.metadata_copy import CopyError, MetadataCopy, contradiction, decode_copy
-from lowtide.metadata.records import NO_LEADER, HistoryRecord, MetadataCorruptError, NeededKeyError, RegistrationRecord, decode, encode
+from lowtide.metadata.records import (
+    NO_LEADER,
+    HistoryRecord,
+    MetadataCorruptError,
+    NeededKeyError,
+    RegistrationRecord,
+    TopicRecord,
+    decode,
+    encode,
+)
 from lowtide.metadata.recovered_members import Choice, GivenLog, choose_members, still_stale, without_logs
 from lowtide.metadata.store import KeyValue
 from lowtide.protocol.types import BrokerId, LeaderEpoch, TopicId, topic_id_text  # Read at run time, by msgspec.
@@ -225,10 +234,11 @@ def plan_recovery(
             f"what broker {names} knows is missing: export it there, or, if its directories are gone for good, give --without for it; "
             "what only it knows is lost then"
         )
+    copy, made_again = _with_whole_topics(copy)
     image, store = _image(copy), _image(MetadataCopy(rows.values(), 0), known=MetadataImage())
     logs = _sound_logs(facts, copy)
     values = {row[0]: row[1] for row in copy.rows.values() if not row[0].startswith(_OF_THE_OLD_STORE)}
-    partitions, problems = [], []
+    partitions, problems = [], made_again
     kept: list[tuple[TopicId, int, PartitionImage]] = []
     for topic in image.topics.values():
         for number, state in enumerate(topic.partitions):
@@ -305,6 +315,21 @@ def _raise_counters(values: dict[bytes, bytes], facts: Sequence[BrokerFacts], co
         if None in given_out:
             raise RecoveryError(f"{key.decode()} can't be read: put a number there that is above all that were given out")
         values[key] = b"%d" % (max([0, *(number for number in given_out if number is not None)]) + jump)
+
+
+def _with_whole_topics(copy: MetadataCopy) -> tuple[MetadataCopy, list[str]]:
+    """The copy with the records of topics made again that can't be read, and what is to be said of them.
+
+    Such a topic's partitions would be of the old store otherwise: registrations in them mean nothing in a new one.
+    """
+    image, rows, said = _image(copy, MetadataImage()), dict(copy.rows), []
+    for topic_id, partitions in image.loose_partitions.items():
+        named = rows.get(keys.topic_id(topic_id))
+        key = b"" if named is None else keys.TOPICS + named[1]
+        if key in image.unreadable:
+            rows[key] = (key, encode(TopicRecord(topic_id_text(topic_id), max(partitions) + 1)), *rows[key][2:])
+            said.append(f"{key.decode(errors='replace')} can't be read, and is made again of the topic's {len(partitions)} partitions")
+    return MetadataCopy(rows.values(), copy.revision, history_id=copy.history_id, cluster_id=copy.cluster_id), said
 
 
 def _number(row: Row) -> int | None:

@@ -29,9 +29,12 @@ from lowtide.metadata.records import (
     TopicRecord,
     encode,
 )
+from lowtide.metadata.recovery import RecoveryError, RecoveryPlan
 from lowtide.metadata.store import Batch, Event, KeyValue
 from lowtide.protocol.scram import SCRAM_MECHANISMS
 from lowtide.protocol.types import topic_id_text
+
+from .test_recovery import facts, planned, rows
 
 ID = b"T" * 16
 MECHANISM = next(iter(SCRAM_MECHANISMS.values()))
@@ -264,3 +267,35 @@ def test_keys_of_a_cluster_inside_change_no_topic() -> None:
         image = load_image([*pairs(), *(KeyValue(prefix + each.key, each.value, 20, 20) for each in pairs())], STORE_REVISION, prefix=b"")
         assert others(image, "") == others(whole(), "")
         assert image.topics == whole().topics
+
+
+# A recovery
+
+
+def recovered(**broken: bytes) -> RecoveryPlan:
+    """What is planned where these keys of the copies can't be read; by their names, dots for slashes."""
+    garbage = {name.replace(".", "/").encode(): value for name, value in broken.items()}
+    found = [(key, garbage.get(key, value), *row) for key, value, *row in rows(40)]
+    return planned(*(facts(broker_id, 40, found=found) for broker_id in (1, 2, 3)))  # type: ignore[arg-type]
+
+
+def test_a_recovery_makes_a_topic_again_of_its_partitions() -> None:
+    plan = recovered(**{"topics.t": b"?"})
+    assert (plan.values[keys.topic("t")], plan.values[keys.partition(ID, 0)]) == (
+        recovered().values[keys.topic("t")],
+        recovered().values[keys.partition(ID, 0)],
+    )
+    assert plan.problems == ("topics/t can't be read, and is made again of the topic's 1 partitions",)
+
+
+def test_a_recovery_writes_what_cannot_be_read_as_it_is() -> None:
+    for key in (keys.partition(ID, 0), keys.topic_config("t"), keys.known_broker(2)):
+        plan = recovered(**{key.decode().replace("/", "."): b"?"})
+        assert plan.values[key] == b"?"
+        assert f"{key.decode()} can't be read, and is kept as it is" in " ".join(plan.problems)
+
+
+@pytest.mark.parametrize("key", [keys.NEXT_PRODUCER_ID, keys.CONTROLLER_EPOCH, keys.registration(1)])
+def test_a_recovery_guesses_no_number(key: bytes) -> None:
+    with pytest.raises(RecoveryError, match=key.decode()):
+        recovered(**{key.decode().replace("/", "."): b"?"})

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from lowtide.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
+from lowtide.metadata import keys
+from lowtide.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage, unknown_partition
 from lowtide.metadata.records import NO_LEADER, PartitionRecord, decode
+from lowtide.metadata.store import Put
 from lowtide.protocol.errors import ErrorCode
-from lowtide.replication.controller import ControllerSettings
+from lowtide.replication.controller import ControllerSettings, plan_controller_work
 from lowtide.replication.elections import Election
 from lowtide.replication.reassignments import Reassignment, plan_reassignments
 from lowtide.replication.requested_elections import plan_elections
@@ -159,3 +161,19 @@ def test_requested_elections(
 ) -> None:
     """A partition that is named twice gets one election and two answers."""
     assert elected(image_of(state, alive), election) == outcome
+
+
+def test_what_cannot_be_read_is_not_changed() -> None:
+    """A record that was made of nothing would begin again at the first leader epoch."""
+    image = image_of(unknown_partition(900))
+    assert reassigned(image, (1, 2, 3)) is ErrorCode.INVALID_REQUEST
+    assert reassigned(image, None) is ErrorCode.INVALID_REQUEST
+    for election in (Election.PREFERRED, Election.UNCLEAN):
+        planned = plan_elections(image, [("t", 0)], election, ControllerSettings(elects_unclean=True))
+        assert planned.plan.is_empty
+        assert planned.outcomes[0] is not None
+        assert planned.outcomes[0].error_code is ErrorCode.INVALID_REQUEST
+    work = plan_controller_work(image, ControllerSettings(elects_unclean=True, rebalances=True), rebalance=True)
+    assert not any(
+        isinstance(operation, Put) and operation.key.startswith(keys.PARTITIONS) for step in work.steps for operation in step.operations
+    )

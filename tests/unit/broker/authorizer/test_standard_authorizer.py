@@ -13,9 +13,11 @@ from lowtide.broker.authorizer.authorizer import Audit
 from lowtide.broker.authorizer.resources import CLUSTER, Operation, ResourceType, topic
 from lowtide.broker.authorizer.standard_authorizer import StandardAuthorizer, parse_super_users
 from lowtide.broker.security.principal import KafkaPrincipal
+from lowtide.metadata import keys
 from lowtide.metadata.acl_image import AclImage
 from lowtide.metadata.image import ImageDelta, MetadataImage
 from lowtide.metadata.records import AclRecord
+from lowtide.metadata.unreadable_keys import Unreadable
 
 ALICE: Any = SimpleNamespace(principal=KafkaPrincipal("User", "alice"), client_address="10.0.0.1")
 ROOT: Any = SimpleNamespace(principal=KafkaPrincipal("User", "root"), client_address="10.0.0.1")
@@ -136,3 +138,19 @@ def test_permissions_are_audited_where_that_is_wanted() -> None:
     assert [line["event"] for line in log.lines] == ["operation allowed"]
     assert authorizer.write_grants(ALICE) is None
     assert made(READ_T)[0].write_grants(ALICE) is not None
+
+
+def test_while_a_rule_cannot_be_read_nobody_is_allowed_anything_but_super_users() -> None:
+    """It may be a rule that denies. It is as before when it can be read again."""
+    authorizer, _ = made(READ_T, allow_if_no_acl=True)
+    known = rules(READ_T)
+    whole = MetadataImage(1, acls=known)
+    broken = MetadataImage(2, acls=known, unreadable={keys.ACLS + b"0" * 32: Unreadable(2, "broken")})
+    kept = MetadataImage(3, acls=known, unreadable={keys.ACLS + b"0" * 32: Unreadable(2, "broken", keeps=True)})
+    for image, allowed in ((whole, True), (broken, False), (kept, True), (broken, False), (whole, True)):
+        authorizer.on_image(whole, image, ImageDelta())
+        assert authorizer.authorize(ALICE, Operation.READ, topic("t")) is allowed
+        assert authorizer.authorize(ALICE, Operation.READ, topic("other")) is allowed
+        assert authorizer.authorize_by_resource_type(ALICE, Operation.READ, ResourceType.TOPIC) is allowed
+        assert authorizer.authorize(ROOT, Operation.READ, topic("t"))
+        assert authorizer.authorize_by_resource_type(ROOT, Operation.READ, ResourceType.TOPIC)

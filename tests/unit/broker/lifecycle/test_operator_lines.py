@@ -11,10 +11,11 @@ import pytest
 from lowtide.broker.config.change_lines import HIDDEN, tell_changes
 from lowtide.broker.config.resources import Resource, ResourceType
 from lowtide.broker.lifecycle.disk_space import INTERVAL_MS, OVER_AFTER_MS, ROOM_MIN_BYTES, DiskSpace
-from lowtide.broker.lifecycle.image_lines import PARTITIONS_NAMED, ImageLines
+from lowtide.broker.lifecycle.image_lines import PARTITIONS_NAMED, UNREADABLE_LINES_MAX, ImageLines
 from lowtide.broker.lifecycle.recovery_lines import LOGS_NAMED, tell_recoveries
 from lowtide.cli import full_directories
 from lowtide.metadata.image import ImageDelta, MetadataImage, PartitionImage, TopicImage
+from lowtide.metadata.unreadable_keys import Unreadable
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.clock import SimulatedClock
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
@@ -37,7 +38,7 @@ class Lines:
     def info(self, event: str, **what: Any) -> None:
         self.told.append((event, what))
 
-    warning = info
+    warning = error = info
 
     @property
     def events(self) -> list[str]:
@@ -315,3 +316,21 @@ def test_replicas_that_share_a_machine_are_named_once(machine: tuple[int, ...], 
     for _ in range(2):
         lines.on_image(MetadataImage(), new, ImageDelta(topics_created=tuple(new.topics.values())))
     assert log.events.count(SHARED) == expected
+
+
+def test_a_key_that_cannot_be_read_is_named_once_and_many_are_counted() -> None:
+    log = Lines()
+    lines = ImageLines(CONTROLLER, log)
+    whole, broken = MetadataImage(1), MetadataImage(2, unreadable={b"topics/t": Unreadable(2, "not JSON")})
+    worse = MetadataImage(4, unreadable={b"topics/t": Unreadable(4, "not JSON", keeps=True)})
+    many = MetadataImage(6, unreadable={b"parts/%d" % number: Unreadable(6, "is nothing") for number in range(1000)})
+    for old, new in ((whole, broken), (broken, msgspec.structs.replace(broken, revision=3)), (broken, worse), (worse, whole)):
+        lines.on_image(old, new, ImageDelta())
+    unread = "key of the metadata can't be read, what depends on it waits until it is mended"
+    assert log.events == [unread, unread, "keys of the metadata can be read again, or are gone"]
+    assert [what.get("key") for _, what in log.told] == ["topics/t", "topics/t", None]
+    assert (log.told[0][1]["reason"], log.told[0][1]["revision"]) == ("not JSON", 2)
+    log.told.clear()
+    lines.on_image(whole, many, ImageDelta())
+    assert log.events == [unread] * UNREADABLE_LINES_MAX + ["more keys of the metadata can't be read"]
+    assert log.told[-1][1] == {"keys": 1000 - UNREADABLE_LINES_MAX}

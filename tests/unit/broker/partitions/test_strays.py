@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
 from lowtide.broker.partitions import strays
-from lowtide.metadata.image import MetadataImage, PartitionImage, TopicImage
+from lowtide.metadata import keys
+from lowtide.metadata.image import MetadataImage, PartitionImage, TopicImage, unknown_partition
+from lowtide.metadata.unreadable_keys import Unreadable
 from lowtide.protocol.types import TopicPartition
 
 TOPIC_ID, DELETED, UNKNOWN = b"T" * 16, b"D" * 16, b"U" * 16
@@ -27,3 +34,19 @@ def test_only_logs_that_the_metadata_has_as_deleted_or_moved_are_strays() -> Non
     assert has_to_go(1, TOPIC_ID, 7), "it is elsewhere"
     assert not has_to_go(1, TOPIC_ID, 8), "these metadata are older than the log"
     assert not has_to_go(2, TOPIC_ID, 3), "the partition is not part of the topic"
+
+
+UNREADABLE = {
+    "partition": MetadataImage(9, topics={"t": TopicImage("t", TOPIC_ID, (unknown_partition(8),), {}, 1)}, topic_names={TOPIC_ID: "t"}),
+    "topic": MetadataImage(9, unreadable={keys.topic("t"): Unreadable(8, "broken")}),
+}
+
+
+@pytest.mark.parametrize("image", UNREADABLE.values(), ids=UNREADABLE)
+def test_a_log_whose_metadata_cannot_be_read_stays_where_it_is(image: MetadataImage) -> None:
+    log: Any = SimpleNamespace(offline=False, directory="/d/t-0", parent_directory="/d", topic_id=TOPIC_ID)
+    nothing: Any = SimpleNamespace(exists=lambda _path: False)
+    key = TopicPartition("t", 0)
+    assert strays.settle_strays(image, 1, {key: log}, nothing, (), nothing) == {}
+    assert not strays.has_to_go(image, 1, key, TOPIC_ID, -1)
+    assert strays.settle_strays(MetadataImage(9), 1, {key: log}, nothing, (), nothing) == {key: TOPIC_ID}
