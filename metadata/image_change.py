@@ -216,7 +216,7 @@ class _ImageChange:
         return known is not None
 
     def _keep_secret(self, key: bytes) -> bool:
-        """What lets somebody in lets nobody in, until it can be read again."""
+        """What admits a client admits none, until it can be read again."""
         if key.startswith(keys.SCRAM):
             return self._scram.hold(key, self._known.scram.secret)
         self._all_tokens().pop(key, None)

@@ -222,7 +222,7 @@ def acl(value: bytes) -> bytes:
 
 
 def is_acl(key: bytes) -> bool:
-    """Whether this is the key of a rule of access control, or of a change of many, whatever is in it; else it is somebody else's."""
+    """Whether this is the key of a rule of access control, or of a change of many, whatever is in it; else it is another cluster's."""
     name = key.removeprefix(ACLS)
     return key == ACL_CHANGE or (key.startswith(ACLS) and len(name) == _HASH_DIGITS and _is_hexadecimal(name))
 

@@ -70,7 +70,7 @@ def choose_members(image: MetadataImage, topic: TopicImage, number: int, logs: M
         loss = f"{name}: {_lacking(whole, isr, best[1])}"
     else:
         loss = ""
-    # What a log has whose machine has been started again since is on the disk; then nobody else needs to be eligible.
+    # What a log has whose machine has been started again since is on the disk; then no other one needs to be eligible.
     needs_others = all(member in whole for member in isr)
     elr = (
         member
@@ -111,9 +111,9 @@ def still_stale(
     """
     stale: dict[BrokerId, dict[TopicId, frozenset[int]]] = {}
     for topic_id, number, state in kept:
-        somebody_has_all = any(image.has_all(member, topic_id, number, epoch) for member, epoch in state.members.items())
+        another_has_all = any(image.has_all(member, topic_id, number, epoch) for member, epoch in state.members.items())
         for member, epoch in state.members.items():
-            lacks = somebody_has_all and image.may_lack_records(member, epoch)
+            lacks = another_has_all and image.may_lack_records(member, epoch)
             if lacks or image.is_stale(member, topic_id, number, epoch):
                 replicas = stale.setdefault(member, {})
                 replicas[topic_id] = replicas.get(topic_id, frozenset()) | {number}

@@ -343,7 +343,7 @@ def _registration(pair: KeyValue | None) -> RegistrationRecord:
 
 
 def _read(pair: KeyValue, kind: type[T]) -> T:
-    """A record that a registration relies on. Errors: UnavailableError for one that can't be read: it is tried again until it is mended."""
+    """A record that a registration relies on. Errors: UnavailableError for one that can't be read, until it is repaired."""
     try:
         return decode(pair.key, pair.value, kind)
     except MetadataCorruptError as error:

@@ -5,11 +5,11 @@ revision of the one that can't be read: the next change of it writes a whole val
 
 | what can't be read | instead |
 |---|---|
-| a partition | it has no leader and no replicas that are known; nobody changes it, and its log stays where it is |
+| a partition | it has no leader and no replicas that are known; no plan changes it, and its log stays where it is |
 | a topic | it isn't served; its logs and partitions stay |
 | what is set on a topic or on brokers | the defaults, but nothing is deleted by age, by size or by compaction |
-| a rule of access control, or a change of many | everything is denied to everybody but super users |
-| a credential, a delegation token | it lets nobody in, also where the value from before is known |
+| a rule of access control, or a change of many | only super users are allowed anything |
+| a credential, a delegation token | it admits no client, also where the value from before is known |
 | a stale mark | all replicas of that broker are stale (rule DR8) |
 | a known broker | it is known, without an address |
 | a suspension | no broker acts |

@@ -59,7 +59,7 @@ class StandardAuthorizer:
     def use(self, acls: Mapping[bytes, AclImage], *, hides_rules: bool = False) -> None:
         """Decide by these rules from now on. What was decided is forgotten if they are others.
 
-        With `hides_rules` some rule can't be read, and may be one that denies: nobody is allowed anything but super users.
+        With `hides_rules` some rule can't be read, and may be one that denies: only super users are allowed anything.
         """
         before = self._acls
         if acls is before and hides_rules is self._hides_rules:

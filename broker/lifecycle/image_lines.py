@@ -65,7 +65,7 @@ class ImageLines:
         found = [(key, each) for key, each in new.unreadable.items() if old.unreadable.get(key) != each]
         for key, each in found[:UNREADABLE_LINES_MAX]:
             self._log.error(
-                "key of the metadata can't be read, what depends on it waits until it is mended",
+                "key of the metadata can't be read, what depends on it waits until it is repaired",
                 key=key.decode(errors="replace"),
                 revision=each.revision,
                 reason=each.reason,

@@ -101,7 +101,7 @@ async def recover(*words: str) -> tuple[int, str]:
 
 
 async def test_the_last_member_loses_its_power_and_the_metadata_are_lost(cluster: ClusterProcesses, tmp_path: Path) -> None:
-    """Who was eligible leads after the recovery. Without its log the operator is told what is lost, and nothing is done."""
+    """Who was eligible leads after the recovery. Without its log the command says what is lost, and changes nothing."""
     await cluster.create_topic(TOPIC, [[1, 2, 3]])
     assert (await cluster.produce(1, TOPIC, VALUES)).error_code == ErrorCode.NONE
     assert (await cluster.delete(1, TOPIC, DELETED)).error_code == ErrorCode.NONE

@@ -1,4 +1,4 @@
-"""Keys in etcd that are not understood, with real brokers: what depends on them waits, all else goes on, and what is mended is back."""
+"""Keys in etcd that are not understood, with real brokers: what depends on them waits, everything else works, and they can be repaired."""
 
 from __future__ import annotations
 

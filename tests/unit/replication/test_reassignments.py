@@ -164,7 +164,7 @@ def test_requested_elections(
 
 
 def test_what_cannot_be_read_is_not_changed() -> None:
-    """A record that was made of nothing would begin again at the first leader epoch."""
+    """A record that was written from nothing would begin again at the first leader epoch."""
     image = image_of(unknown_partition(900))
     assert reassigned(image, (1, 2, 3)) is ErrorCode.INVALID_REQUEST
     assert reassigned(image, None) is ErrorCode.INVALID_REQUEST

@@ -326,7 +326,7 @@ def test_a_key_that_cannot_be_read_is_named_once_and_many_are_counted() -> None:
     many = MetadataImage(6, unreadable={b"parts/%d" % number: Unreadable(6, "is nothing") for number in range(1000)})
     for old, new in ((whole, broken), (broken, msgspec.structs.replace(broken, revision=3)), (broken, worse), (worse, whole)):
         lines.on_image(old, new, ImageDelta())
-    unread = "key of the metadata can't be read, what depends on it waits until it is mended"
+    unread = "key of the metadata can't be read, what depends on it waits until it is repaired"
     assert log.events == [unread, unread, "keys of the metadata can be read again, or are gone"]
     assert [what.get("key") for _, what in log.told] == ["topics/t", "topics/t", None]
     assert (log.told[0][1]["reason"], log.told[0][1]["revision"]) == ("not JSON", 2)
