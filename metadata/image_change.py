@@ -199,10 +199,8 @@ class _ImageChange:
 
     def _keep_setting(self, field: str, name: str, revision: Revision) -> bool:
         known = getattr(self._known, field).get(name)
-        if known is not None:
-            self._settings(field)[name] = ConfigImage(known.configs, revision)
-        elif field == "broker_configs":
-            self._settings(field)[name] = ConfigImage(KEEPING_BROKER_CONFIGS, revision)
+        instead = KEEPING_BROKER_CONFIGS if field == "broker_configs" else {}
+        self._settings(field)[name] = ConfigImage(instead if known is None else known.configs, revision)
         return known is not None
 
     def _keep_rule(self, key: bytes, revision: Revision) -> bool:

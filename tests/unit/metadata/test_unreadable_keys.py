@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from lowtide.metadata import keys
+from lowtide.metadata.config_image import ConfigImage
 from lowtide.metadata.image import KEEPING_CONFIGS, MetadataImage
 from lowtide.metadata.image_change import KEEPING_BROKER_CONFIGS, apply_batch, load_image
 from lowtide.metadata.records import (
@@ -204,8 +205,8 @@ def test_configurations() -> None:
         assert while_followed(name).broker_configs[broker].configs == whole().broker_configs[broker].configs
         assert while_followed(name).broker_configs[broker].revision == LATER
         assert at_a_start(name).broker_configs[broker].configs == KEEPING_BROKER_CONFIGS
-    assert at_a_start("config/group/<id>").group_configs == {}
-    assert at_a_start("quotas/<entity>").client_quotas == {}
+    assert at_a_start("config/group/<id>").group_configs == {"g": ConfigImage({}, 20)}, "a change of it writes a whole value again"
+    assert at_a_start("quotas/<entity>").client_quotas == {"user=u": ConfigImage({}, 20)}
 
 
 def test_rules_of_access_control() -> None:
