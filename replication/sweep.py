@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from lowtide.metadata import keys
 from lowtide.metadata.changes import NO_CHANGE, STEP_PARTITIONS, ChangePlan, Step
-from lowtide.metadata.records import ELIGIBLE_LEADERS_LEVEL, LOG_START_REPORTING_LEVEL, FeaturesRecord, encode
+from lowtide.metadata.records import ELIGIBLE_LEADERS_LEVEL, LOG_START_REPORTING_LEVEL, encode
 from lowtide.metadata.store import Compare, Delete, Put
 from lowtide.replication.steps import MAX_STEP_COMPARES
 
@@ -87,7 +89,8 @@ def plan_features(image: MetadataImage) -> ChangePlan:
         return NO_CHANGE
     level = min(broker.metadata_level for broker in image.brokers.values())
     reporting = max(image.features.log_start_reporting, int(level >= LOG_START_REPORTING_LEVEL))
-    wanted = FeaturesRecord(reporting, int(level >= ELIGIBLE_LEADERS_LEVEL), image.features.levels)
+    eligible = int(level >= ELIGIBLE_LEADERS_LEVEL)
+    wanted = msgspec.structs.replace(image.features, log_start_reporting=reporting, eligible_leaders=eligible)
     if wanted == image.features:
         return NO_CHANGE
     compares = [Compare(keys.FEATURES, "modify", "==", image.features_revision)]

@@ -122,6 +122,8 @@ async def test_the_last_member_loses_its_power_and_the_metadata_are_lost(cluster
     assert code == 1
     assert f"LOSS: {TOPIC}-0: " in output
     assert "nothing was changed" in output
+    code, output = await recover(*words, files[1], files[2], "--without", "3", "--accept-loss", "--dry-run")
+    assert (code, "LOSS" in output) == (0, True), output
     code, output = await recover(*words, *files.values())
     assert (code, "LOSS" in output) == (0, False), output
     await cluster.start(1, 2)

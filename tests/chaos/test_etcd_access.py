@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from lowtide.metadata.etcd_address import EtcdAccess
-from lowtide.metadata.store import AccessDeniedError, LeaseGoneError, Put, UnavailableError
+from lowtide.metadata.store import ABSENT, AccessDeniedError, Compare, Get, LeaseGoneError, Put, UnavailableError
 from lowtide.testing.etcd import EtcdProcess, missing
 
 from .serving import ServeProcess, run_to_end, serve_command
@@ -86,6 +86,10 @@ async def test_a_user_works_under_its_prefix_and_over_the_end_of_its_token(guard
         await store.get(b"/other/key")
     with pytest.raises(AccessDeniedError, match="permission denied"):
         await store.transact([], [Put(b"/other/key", b"")])
+    with pytest.raises(AccessDeniedError, match="permission denied"):  # As where it is compared that no cluster lies around.
+        await store.transact(
+            [Compare(b"/other/cluster_id", "create", "==", ABSENT)], [Put(PREFIX + b"3", b"")], [Get(b"/other/cluster_id")]
+        )
     again = store.watch(PREFIX, first.revision)
     assert [(await anext(again)).revision for _ in range(3)] == [first.revision + step for step in range(3)]
     await again.aclose()
