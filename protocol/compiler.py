@@ -44,7 +44,8 @@ class Codec(Generic[M]):
     decode: Callable[[Buffer, int, int], M]
     """`decode(buffer, start, end)`: the message in `buffer[start:end]`, which it must fill exactly. `end` is exclusive.
 
-    Records in it are memoryviews into `buffer`. Errors: ProtocolError for everything that isn't this message.
+    Records in it are memoryviews into `buffer`. Errors: ProtocolError for everything that isn't this message; SurplusBytesError, which is
+    one, where it ends before `end`.
     """
 
     decode_counted: Callable[[Buffer, int, int, int], M]

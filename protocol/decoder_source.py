@@ -89,9 +89,10 @@ class DecoderSource:
         value = self._read(entity, 2, entity.make.__name__)
         writer.line(1, "except (StructError, IndexError, UnicodeDecodeError) as error:")
         writer.line(2, f"raise ProtocolError(f'{label}: {{error}}') from error")
-        writer.line(1, "if p != end:")
-        writer.line(2, f"raise ProtocolError(f'{label}: its fields end at {{p}}, the frame at {{end}}')")
-        writer.line(1, f"return {value}, rows" if is_sliced else f"return {value}")
+        if is_sliced:
+            value = f"({value}, rows)"
+        writer.line(1, f"if p != end: refuse_end({label!r}, p, end, {value})")
+        writer.line(1, f"return {value}")
         writer.end_function()
         while self._functions:
             self._tags_function(*self._functions.pop())

@@ -7,6 +7,7 @@ connection that sent them is closed. Source: the protocol guide's table of error
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Any
 
 
 class ErrorCode(IntEnum):
@@ -197,6 +198,18 @@ _RETRIABLE = frozenset(
 
 class ProtocolError(ValueError):
     """Bytes that are not the protocol: cut short, too long, or out of bounds. The connection is closed."""
+
+
+class SurplusBytesError(ProtocolError):
+    """A message that is whole, and bytes behind it up to the end of its frame.
+
+    `value` is what the decoder would have returned, `position` where the message ends. For Kafka a request may be so; nothing else may.
+    """
+
+    def __init__(self, text: str, value: Any, position: int) -> None:
+        super().__init__(text)
+        self.value = value
+        self.position = position
 
 
 class TooManyRowsError(ProtocolError):

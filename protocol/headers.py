@@ -20,7 +20,7 @@ import msgspec
 
 from lowtide.protocol import native
 from lowtide.protocol.api_keys import request_header_is_flexible
-from lowtide.protocol.errors import ProtocolError, TooManyRowsError
+from lowtide.protocol.errors import ProtocolError, SurplusBytesError, TooManyRowsError
 from lowtide.protocol.primitives import skip_tags
 
 if TYPE_CHECKING:
@@ -160,10 +160,16 @@ class FrameLimits(msgspec.Struct, frozen=True):
 
 
 def request_reader(
-    decode: Callable[[Any, int, int], Any], decode_counted: Callable[[Any, int, int, int], Any], limits: FrameLimits, *, flexible: bool
+    decode: Callable[[Any, int, int], Any],
+    decode_counted: Callable[[Any, int, int, int], Any],
+    limits: FrameLimits,
+    *,
+    flexible: bool,
+    on_surplus: Callable[[int], None],
 ) -> Callable[[Any, int, int], tuple[Any, str | None]]:
     """Reads a request that is known to be of this API and version, and no shorter than a header.
 
+    Bytes behind its fields are passed over, as Kafka does, and `on_surplus` is called with how many they are.
     Errors of what it returns: TooManyRowsError for a request that isn't to be handled at once, ProtocolError for a malformed one.
     """
     plain_bytes, read_head = limits.plain_bytes, None if native.compiled is None else native.compiled.read_head
@@ -171,11 +177,15 @@ def request_reader(
     def read(buffer: Any, start: int, stop: int) -> tuple[Any, str | None]:
         found = None if read_head is None else read_head(buffer, start, stop, flexible)
         client_id, position = read_client_id(buffer, start, stop, flexible=flexible) if found is None else found
-        if stop - position > plain_bytes:
-            if stop - position > limits.counted_bytes:
-                raise TooManyRowsError(_IN_SLICES)
-            return decode_counted(buffer, position, stop, limits.rows_max), client_id
-        return decode(buffer, position, stop), client_id
+        try:
+            if stop - position > plain_bytes:
+                if stop - position > limits.counted_bytes:
+                    raise TooManyRowsError(_IN_SLICES)
+                return decode_counted(buffer, position, stop, limits.rows_max), client_id
+            return decode(buffer, position, stop), client_id
+        except SurplusBytesError as surplus:
+            on_surplus(stop - surplus.position)
+            return surplus.value, client_id
 
     return read
 

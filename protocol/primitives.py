@@ -18,9 +18,9 @@ Sources: protocol guide, KIP-482.
 from __future__ import annotations
 
 from mmap import mmap
-from typing import NoReturn, Protocol, TypeAlias
+from typing import Any, NoReturn, Protocol, TypeAlias
 
-from lowtide.protocol.errors import ProtocolError, TooManyRowsError
+from lowtide.protocol.errors import ProtocolError, SurplusBytesError, TooManyRowsError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 """What is decoded. A memoryview should span the whole of its bytes, bytearray or mapping: what it shows of a part is copied first."""
@@ -172,6 +172,12 @@ def refuse_size(what: str, count: int, remaining: int) -> NoReturn:
     """Raise the ProtocolError for a count that the `remaining` bytes cannot hold."""
     message = f"{what} has the count {count}, but only {max(remaining, 0)} bytes remain"
     raise ProtocolError(message)
+
+
+def refuse_end(what: str, position: int, end: int, value: Any) -> NoReturn:
+    """Raise the error for a message that ends at `position` instead of `end`: SurplusBytesError with its `value` if that is before it."""
+    message = f"{what}: its fields end at {position}, the frame at {end}"
+    raise SurplusBytesError(message, value, position) if position < end else ProtocolError(message)
 
 
 def refuse_rows(what: str, rows_max: int) -> NoReturn:

@@ -36,6 +36,7 @@ class SourceWriter:
             "spanned": primitives.spanned,
             "refuse_count": primitives.refuse_count,
             "refuse_size": primitives.refuse_size,
+            "refuse_end": primitives.refuse_end,
             "refuse_rows": primitives.refuse_rows,
             "refuse_whole": primitives.refuse_whole,
             "refuse_field": primitives.refuse_field,

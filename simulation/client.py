@@ -62,9 +62,9 @@ class WireClient(Connection):
         """Send and wait for the answer. Errors: ConnectionLostError."""
         return await self.send(request, version)
 
-    def close(self, reason: str = "") -> None:
+    def close(self, reason: str = "", *, by_broker: bool = False) -> None:
         """Close the connection. Without a reason what waits fails a moment later, when the loop notices the loss."""
         if reason:
-            super().close(reason)
+            super().close(reason, by_broker=by_broker)
         elif self._transport is not None:
             self._transport.abort()

@@ -49,7 +49,14 @@ _SECONDS: Final = histogram(
     "lowtide_request_seconds", "From the execution of a request until its answer is given to the socket.", "request"
 )
 
-METRICS: Final = (_REQUESTS, _ERRORS, *_PARTS.values(), _SECONDS)
+_SURPLUS: Final = counter(
+    "lowtide_request_surplus_total",
+    "Requests with bytes behind their fields, which are ignored: the client may encode another version.",
+    "request",
+    "client_software_name",
+)
+
+METRICS: Final = (_REQUESTS, _ERRORS, *_PARTS.values(), _SECONDS, _SURPLUS)
 
 
 def write(scrape: Scrape, page: Page) -> Iterator[None]:
@@ -59,6 +66,7 @@ def write(scrape: Scrape, page: Page) -> Iterator[None]:
     page.rows(_REQUESTS, [((name,), sum(found[name][0].total)) for name in names])
     errors = scrape.sources.host.dispatcher.errors | scrape.sources.broker.replicas.traffic.errors  # No API is in both.
     page.rows(_ERRORS, [((name, ErrorCode(code).name), count) for (name, code), count in sorted(errors.items())])
+    page.rows(_SURPLUS, sorted(scrape.sources.host.dispatcher.surplus.counts.items()))
     yield
     for part, metric in _PARTS.items():
         rows: list[tuple[tuple[str, float], float]] = []

@@ -1,15 +1,17 @@
 """Requests that a standard client sends wrong, and that Kafka reads all the same.
 
-Kafka ignores bytes behind the end of a request; Lowtide closes the connection, because they mean that the client encodes another version.
-What is let through here is let through by its exact form.
+Bytes behind the fields of a request are passed over, and counted: they may mean that the client encodes another version. librdkafka
+(AlterUserScramCredentials) and kafka-go (DescribeAcls) are known to write empty tagged fields once too often. Responses, what is in a
+request, and what is kept in files must end where their fields do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections import Counter
+from typing import Any, Final
 
-from lowtide.protocol.errors import ProtocolError
+SURPLUS_SERIES_MAX: Final = 200
+"""Kinds of requests and software that are told apart."""
 
 _PADDING = bytes(4)
 
@@ -25,18 +27,26 @@ def without_array_padding(buffer: Any, position: int, stop: int, plain_bytes: in
     return buffer, position, stop
 
 
-def with_surplus_tags(decode: Callable[[Any, int, int], Any]) -> Callable[[Any, int, int], Any]:
-    """`decode` of a request behind which librdkafka writes the empty tagged fields of the request once more: a single zero.
+class SurplusBytes:
+    """Requests with bytes behind their fields, which are passed over as Kafka does, by their names and the clients' software.
 
-    Seen from librdkafka 2.16 in AlterUserScramCredentials. Errors: those of `decode`.
+    A reader says with `see` that it has met some; whoever has the request then says whose it is (`note`).
     """
 
-    def decode_tolerantly(buffer: Any, position: int, stop: int) -> Any:
-        try:
-            return decode(buffer, position, stop)
-        except ProtocolError:
-            if stop <= position or buffer[stop - 1] != 0:
-                raise
-        return decode(buffer, position, stop - 1)
+    def __init__(self) -> None:
+        self.counts: Counter[tuple[str, str]] = Counter()
+        self.met = 0
+        """How many were behind the request that was read last; 0 once that is noted."""
 
-    return decode_tolerantly
+    def see(self, count: int) -> None:
+        """So many bytes are behind the fields of the request that is being read."""
+        self.met = count
+
+    def note(self, request: str, software: str) -> bool:
+        """Count a request that had some. Returns whether it is the first of its kind. Software has no name where too many have one."""
+        self.met = 0
+        key = request, software
+        if key not in self.counts and len(self.counts) >= SURPLUS_SERIES_MAX:
+            key = request, ""
+        self.counts[key] += 1
+        return self.counts[key] == 1

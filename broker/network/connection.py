@@ -242,7 +242,7 @@ class Connection(RunTaking):
             asked = None if quick is None else quick.read(buffer, start, stop)
             response = None if quick is None or asked is None else quick.handle(asked, buffer, self)
             if response is None:
-                request, client_id = route.read(buffer, start, stop)
+                request, client_id = self._read(route, buffer, start, stop)
                 context = RequestContext(api_version, client_id, self, None, correlation_id)
                 response = route.handle(request, context)
             if type(response) is Pending:

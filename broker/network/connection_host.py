@@ -89,13 +89,14 @@ class ConnectionHost:
         """
         self.dispatcher = dispatcher
         self.routes = dispatcher.routes
+        self.surplus = dispatcher.surplus
         self.clock = RequestClock(clock)
         self.worker = worker
         self.log = log
         self.maximum_frame_bytes = maximum_frame_bytes
         self.memory = RequestMemory(request_memory_bytes)
         self.answers = AnswerMemory(answer_memory_bytes, clock.monotonic_ms)
-        self.large_requests = LargeRequests(turns, request_rows_max, self._on_large_bug, self.on_refused)
+        self.large_requests = LargeRequests(turns, request_rows_max, self._on_large_bug, self.on_refused, self.on_surplus)
         self.frame_buffers = FrameBuffers(BufferPool(CHUNK_BYTES, _IDLE_CHUNKS))
         self.gathering = Gathering(SCRATCH_BYTES, self.routes, self.clock)
         """Its room is what connections receive into."""
@@ -158,6 +159,19 @@ class ConnectionHost:
             self.log.warning("more connections were closed, or requests refused", count=suppressed.count)
         if self._refusals.admit(event, now_ms):
             self.log.warning(event, peer=connection.peer, reason=reason)
+
+    def on_surplus(self, connection: Client, request: str) -> None:
+        """A request has bytes behind its fields: count it, and log the first of each kind."""
+        surplus, software = self.surplus, connection.software
+        count = surplus.met
+        if surplus.note(request.partition(" ")[0], software[0]):
+            self.log.info(
+                "request has bytes behind its fields; they are ignored",
+                request=request,
+                bytes=count,
+                peer=connection.peer,
+                software=" ".join(software),
+            )
 
     def on_login_failed(self, connection: Client, reason: str) -> None:
         """A client has not shown who it is. An address with many failures gets the slow lane."""

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from lowtide.broker.network.answer_errors import COUNT_THEIR_OWN, AnswerErrors, Errors
-from lowtide.broker.network.client_quirks import with_surplus_tags, without_array_padding
+from lowtide.broker.network.client_quirks import SurplusBytes, without_array_padding
 from lowtide.broker.network.large_routes import large_route
 from lowtide.broker.network.outgoing import Part
 from lowtide.broker.network.request_times import RequestTimes
@@ -73,6 +73,7 @@ class Dispatcher:
         """What brokers ask each other: those who ask for it know it."""
         self.routes = Routes(self._make_route)
         self.times = RequestTimes()
+        self.surplus = SurplusBytes()
         self.errors: Errors = Counter()
         """Those of answers, but for Produce and Fetch."""
 
@@ -139,7 +140,7 @@ class Dispatcher:
             name=(name := f"{api.request.__name__.removesuffix('Request')} v{api_version}"),
             is_produce=spec.key == ApiKey.PRODUCE,
             handle=handle,
-            read=_reader(spec, api_version),
+            read=_reader(spec, api_version, self.surplus.see),
             write=write if found is None else found.after(write),
             large=large_route(spec, api_version, name, handle, found),
             times=self.times.of(spec.key),
@@ -157,17 +158,17 @@ class Dispatcher:
         return handle
 
 
-def _reader(spec: HandlerSpec, version: int) -> Callable[[Any, int, int], tuple[Any, str | None]]:
+def _reader(spec: HandlerSpec, version: int, on_surplus: Callable[[int], None]) -> Callable[[Any, int, int], tuple[Any, str | None]]:
     """Reads a request; see `request_reader`."""
     key, codec = spec.key, codec_for(API[spec.key].request, version)
     row_bytes, rows_max = row_bytes_min(wire_form(API[key].request, version)), spec.bounds.undivided_max
     plain_bytes = _LARGE_FRAME_BYTES if row_bytes is None else row_bytes * rows_max
     limits = FrameLimits(plain_bytes, 1 << 31 if key == ApiKey.PRODUCE else _LARGE_FRAME_BYTES, rows_max)
-    decode = with_surplus_tags(codec.decode) if key == ApiKey.ALTER_USER_SCRAM_CREDENTIALS else codec.decode
+    decode = codec.decode
     if key == ApiKey.METADATA and response_header_is_flexible(key, version):
         all_topics_bytes = len(codec_for(MetadataRequest, version).encode(MetadataRequest(topics=None)))
         decode = lambda buffer, position, stop: codec.decode(*without_array_padding(buffer, position, stop, all_topics_bytes))  # noqa: E731
-    return request_reader(decode, codec.decode_counted, limits, flexible=request_header_is_flexible(key, version))
+    return request_reader(decode, codec.decode_counted, limits, flexible=request_header_is_flexible(key, version), on_surplus=on_surplus)
 
 
 def _writer(spec: HandlerSpec, version: int) -> Callable[[int, Any], list[Part]]:

@@ -68,7 +68,8 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
 class LargeRoute(msgspec.Struct, frozen=True, kw_only=True):
     """How large requests of one API in one version are worked on.
 
-    `decode` reads one whole, `split` in parts. `encode` gives an answer as bytes, `framed` one that is bytes, with its size and header.
+    `decode` reads one whole, and says whether bytes are behind it; `split` reads it in
+    parts. `encode` gives an answer as bytes, `framed` one that is bytes, with its size and header.
     `open` gives the client id and the position of the body in a frame; `refuse` makes the answer with an error. `steps` is a handler in
     steps: a generator that gets a `CutRequest`, and returns what a handler does, or a `JoinedAnswer`.
     """
@@ -76,7 +77,7 @@ class LargeRoute(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     api_version: int
     open: Callable[[Any, int, int], tuple[str | None, Any, int, int]]
-    decode: Callable[[Any, int, int, int], Generator[None, None, tuple[Any, int]]]
+    decode: Callable[[Any, int, int, int], Generator[None, None, tuple[Any, int, bool]]]
     handle: Callable[[Any, Any], Any]
     steps: Callable[[Any, Any], Steps] | None
     split: Split | None
@@ -133,12 +134,14 @@ class LargeRequests:
         rows_max: int,
         on_bug: Callable[[LargeRoute, Exception], None],
         on_refused: Callable[[Sender, str, str], None],
+        on_surplus: Callable[[Client, str], None],
     ) -> None:
-        """`on_bug` is called with what a request raised, `on_refused` with why one is refused."""
+        """`on_bug` gets what a request raised, `on_refused` why one is refused, `on_surplus` one that has bytes behind its fields."""
         self._turns = turns
         self._rows_max = rows_max
         self._on_bug = on_bug
         self._on_refused = on_refused
+        self._on_surplus = on_surplus
         self._rows_alive = 0
         self._begun: set[LargeRequest] = set()
         self._waiting: deque[LargeRequest] = deque()
@@ -235,15 +238,18 @@ class LargeRequests:
         body = frame, position, stop
         try:
             if route.split is None:
-                message, rows = yield from route.decode(*body, min(self._rows_max, route.bounds.whole_max))
+                message, rows, has_surplus = yield from route.decode(*body, min(self._rows_max, route.bounds.whole_max))
             else:
                 limits = RowLimits(self._rows_max, route.bounds.whole_max, route.bounds.rows_at_once)
                 message = CutRequest(route.split, body, limits, self._begun.__len__)
                 rows = yield from message.look()
+                has_surplus = message.has_surplus
         except TooManyRowsError as error:
             text = str(error) + (f"; {ROWS_MAX_KEY} is the limit" if error.rows_max == self._rows_max else "")
             yield from self._refuse(request, body, text)
             return
+        if has_surplus:
+            self._on_surplus(context.connection, route.name)
         self._charge(request, rows)
         self._admit()
         piece = request.piece

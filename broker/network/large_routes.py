@@ -14,6 +14,7 @@ from lowtide.broker.network.request_parts import split_for
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.protocol.api_keys import API, ApiKey, request_header_is_flexible, response_header_is_flexible
 from lowtide.protocol.compiler import codec_for
+from lowtide.protocol.errors import SurplusBytesError
 from lowtide.protocol.headers import read_client_id
 
 _PLAIN_PREFIX = struct.Struct(">ii")
@@ -29,8 +30,12 @@ def large_route(
     flexible = response_header_is_flexible(spec.key, version)
     prefix, header_bytes = (_FLEXIBLE_PREFIX.pack, _FLEXIBLE_PREFIX.size - 4) if flexible else (_PLAIN_PREFIX.pack, _PLAIN_PREFIX.size - 4)
 
-    def decode(buffer: Any, position: int, stop: int, rows_max: int) -> Any:
-        return request.decode_sliced(buffer, position, stop, rows_max)
+    def decode(buffer: Any, position: int, stop: int, rows_max: int) -> Generator[None, None, tuple[Any, int, bool]]:
+        try:
+            message, rows = yield from request.decode_sliced(buffer, position, stop, rows_max)
+        except SurplusBytesError as surplus:
+            return *surplus.value, True
+        return message, rows, False
 
     def encode(correlation_id: int, answer: Any) -> Generator[None, None, list[Part]]:
         parts: list[Any] = yield from response.encode_sliced(answer)

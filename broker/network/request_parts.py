@@ -25,7 +25,7 @@ from lowtide.broker.network.repeated_rows import RepeatedRows
 from lowtide.broker.pending import NO_ANSWER
 from lowtide.protocol.api_keys import API, ApiKey
 from lowtide.protocol.constructs import CountedArray
-from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.errors import ErrorCode, SurplusBytesError
 from lowtide.protocol.row_decoder import RowDecoder, RowLimits, Tails, row_decoder
 from lowtide.protocol.row_encoder import Packing, RowEncoder, row_levels
 from lowtide.protocol.schema import wire_form
@@ -192,6 +192,8 @@ class CutRequest:
         self.bare: Any = None
         """The request without its rows, once it was read."""
         self.rows = 0
+        self.has_surplus = False
+        """Whether bytes were behind it, once it was read."""
 
     def look(self) -> Generator[None, None, int]:
         """Read it for the first time; returns the number of its rows.
@@ -208,6 +210,9 @@ class CutRequest:
                 yield
         except StopIteration as end:
             message, rows = end.value
+        except SurplusBytesError as surplus:
+            (message, rows), self.has_surplus = surplus.value, True
+            self._body = *self._body[:2], surplus.position
         if self._repeated is not None:
             yield from self._repeated.note(getattr(message, field) or [])
             self._repeated.end_of_noting()

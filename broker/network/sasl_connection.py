@@ -171,7 +171,7 @@ class SaslConnection(Connection):
                 answer = host.dispatcher.answer_unsupported(key, version, correlation_id, buffer[start + 8 : stop])
                 self._reply(login.on_versions(succeeds=False), answer)
                 return
-            request, client_id = route.read(buffer, start, stop)
+            request, client_id = self._read(route, buffer, start, stop)
             response = route.handle(request, RequestContext(version, client_id, self))
             self._reply(login.on_versions(succeeds=response.error_code == ErrorCode.NONE), route.write(correlation_id, response))
             return
@@ -182,7 +182,7 @@ class SaslConnection(Connection):
             else:
                 self._reply(reply, route.write(correlation_id, refusal_of_all(ApiKey(key), version, ErrorCode.ILLEGAL_SASL_STATE)))
             return
-        request, _ = route.read(buffer, start, stop)
+        request, _ = self._read(route, buffer, start, stop)
         if isinstance(request, SaslHandshakeRequest):
             reply = login.on_handshake(version, request.mechanism, host.clock.now_ms())
         else:

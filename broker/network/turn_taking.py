@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections import deque
+from typing import Any, cast
 
 from lowtide.broker.network.connection_host import ConnectionHost
 from lowtide.broker.network.execution import END_TURN, ENTER_LANE, GO_ON, IN_TURN, LEAVE_LANE, PARK, RUNNING, TURN
@@ -17,6 +18,7 @@ from lowtide.broker.network.muting import lengthened
 from lowtide.broker.network.outgoing import AnswerSlot
 from lowtide.broker.network.partial_frame import PartialFrame
 from lowtide.broker.network.routes import Route
+from lowtide.broker.request_context import Client
 from lowtide.runtime.network import peer_has_closed
 
 _FRAME = struct.Struct(">ihh")
@@ -44,6 +46,13 @@ class TurnTaking(PartialFrame):
 
     def _resume_reading(self) -> None:
         raise NotImplementedError
+
+    def _read(self, route: Route, buffer: memoryview, start: int, stop: int) -> tuple[Any, str | None]:
+        """The request in `buffer[start:stop]`, and its client id. Errors: those of `Route.read`."""
+        read = route.read(buffer, start, stop)
+        if self._host.surplus.met:
+            self._host.on_surplus(cast("Client", self), route.name)
+        return read
 
     @property
     def parked_ms(self) -> int | None:

@@ -21,13 +21,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from lowtide.protocol.api_keys import API, ApiSpec, response_header_is_flexible
+from lowtide.protocol.api_keys import API, ApiSpec, request_header_is_flexible, response_header_is_flexible
 from lowtide.protocol.client.connection import NEVER_MS, ClientConnection
 from lowtide.protocol.client.versions import exchange_of
 from lowtide.protocol.compiler import codec_for, reference_codec
-from lowtide.protocol.errors import ProtocolError
+from lowtide.protocol.errors import ProtocolError, SurplusBytesError
 from lowtide.protocol.framing import frame
-from lowtide.protocol.headers import read_request_header, read_response_header, request_header, response_header
+from lowtide.protocol.headers import (
+    FrameLimits,
+    read_request_header,
+    read_response_header,
+    request_header,
+    request_reader,
+    response_header,
+)
 
 MUTATIONS = 250
 SPECS: dict[str, ApiSpec] = {message.__name__: spec for spec in API.values() for message in (spec.request, spec.response)}
@@ -142,15 +149,40 @@ def test_our_client_sends_and_receives_it(golden: Golden) -> None:
 
 @every_frame
 def test_truncated_and_trailing(golden: Golden) -> None:
-    """Every shorter frame and any longer one is refused."""
+    """The codec refuses every shorter frame and any longer one; of a longer one it tells what the whole message is."""
     whole = golden.frame
     codec = golden.codec()
     for end in range(len(whole)):
         with pytest.raises(ProtocolError):
             codec.decode(whole[:end], golden.read_header(whole[:end], end)[1], end)
     position = golden.read_header(whole, len(whole))[1]
-    with pytest.raises(ProtocolError):
+    with pytest.raises(SurplusBytesError) as caught:
         codec.decode(whole + b"\x00", position, len(whole) + 1)
+    assert (as_json(caught.value.value), caught.value.position) == (golden.value, len(whole))
+
+
+@every_frame
+def test_a_broker_passes_over_what_is_behind_a_request(golden: Golden) -> None:
+    """As Kafka does, in each form in which a request is read; and it knows how many bytes that were. A client refuses such an answer."""
+    whole = golden.frame
+    for tail in (b"", b"\0", b"\1", b"\xff" * 40):
+        surplus: list[int] = []
+        stream = whole + tail
+        if not golden.is_request:
+            exchange = exchange_of(golden.spec.request, golden.version)
+            position = golden.read_header(whole, len(whole))[1]
+            if tail:
+                with pytest.raises(ProtocolError):
+                    exchange.decode(memoryview(stream), position, len(stream))
+            continue
+        codec = golden.codec()
+        for plain_bytes in (1 << 20, -1):
+            limits = FrameLimits(plain_bytes, 1 << 20, 10_000)
+            flexible = request_header_is_flexible(golden.spec.key, golden.version)
+            read = request_reader(codec.decode, codec.decode_counted, limits, flexible=flexible, on_surplus=surplus.append)
+            message, client_id = read(memoryview(stream), 0, len(stream))
+            assert (as_json(message), client_id) == (golden.value, golden.header["client_id"])
+        assert surplus == ([len(tail)] * 2 if tail else [])
 
 
 @every_frame

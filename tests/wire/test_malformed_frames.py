@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lowtide.protocol.compiler import codec_for
-from lowtide.protocol.errors import ProtocolError
+from lowtide.protocol.errors import ProtocolError, SurplusBytesError
 from lowtide.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from lowtide.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from lowtide.protocol.messages.metadata import MetadataRequest
@@ -44,13 +44,30 @@ def test_every_truncation_is_refused(case, random_messages) -> None:
 
 
 def test_trailing_bytes_are_refused(case, random_messages) -> None:
-    """A byte too many means that the two sides disagree about the message."""
+    """A byte too many means that the two sides disagree about the message. What reads requests may take it all the same."""
     codec = codec_for(case.message, case.version)
     for _ in range(3):
         frame = codec.encode(random_messages.message(case))
+        want = codec.decode(frame, 0, len(frame))
         for tail in (b"\x00", b"\x01", bytes(40)):
-            with pytest.raises(ProtocolError):
-                codec.decode(frame + tail, 0, len(frame) + len(tail))
+            longer, stop = frame + tail, len(frame) + len(tail)
+            for decode, made in (
+                (lambda: codec.decode(longer, 0, stop), want),
+                (lambda: codec.decode_counted(longer, 0, stop, 10**9), want),
+                (lambda: list(codec.decode_sliced(longer, 0, stop, 10**9)), None),
+            ):
+                with pytest.raises(SurplusBytesError) as caught:
+                    decode()
+                assert (made or want, caught.value.position) == (caught.value.value if made else caught.value.value[0], len(frame))
+
+
+def test_a_message_that_runs_over_its_end_is_no_surplus() -> None:
+    """The bytes behind the end are there, as those of the next request are in the buffer of all connections."""
+    frame = codec_for(MetadataRequest, 12).encode(MetadataRequest(topics=None))
+    for end in range(len(frame)):
+        with pytest.raises(ProtocolError) as caught:
+            codec_for(MetadataRequest, 12).decode(frame + bytes(100), 0, end)
+        assert not isinstance(caught.value, SurplusBytesError)
 
 
 @pytest.mark.newest

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from lowtide.broker.network.request_parts import CUTS, Split, split_for
+from lowtide.broker.network.request_parts import CUTS, CutRequest, Split, split_for
 from lowtide.protocol.api_keys import API
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.errors import ProtocolError, TooManyRowsError
@@ -130,3 +130,22 @@ def parted(message: Any, fields: tuple[str, ...], rng: random.Random) -> Iterato
             yield replace(message, **{fields[0]: rows[:count]})
             del rows[:count]
     yield replace(message, **{fields[0]: rows})
+
+
+def read_in_parts(split: Split, frame: bytes) -> tuple[CutRequest, list[Any]]:
+    """A request that was read in parts, and all that was read of it."""
+    request = CutRequest(split, (memoryview(frame), 0, len(frame)), RowLimits(10**6, 10**6, PART_ROWS), lambda: 1)
+    rows = list(request.look())
+    return request, [rows, request.bare, request.rows, request.size, list(request.parts()), list(request.apart())]
+
+
+@pytest.mark.parametrize("split", SPLITS, ids=lambda split: f"{split.key.name}-v{split.version}")
+def test_what_is_behind_a_request_that_is_cut_is_passed_over(split: Split, random_messages) -> None:
+    case = Case(split.key, API[split.key].request, split.version)
+    codec = codec_for(case.message, case.version)
+    for tail in (b"\0", b"\1" * 40):
+        frame = codec.encode(random_messages.message(case))
+        exact, want = read_in_parts(split, frame)
+        longer, found = read_in_parts(split, frame + tail)
+        assert (exact.has_surplus, longer.has_surplus) == (False, True)
+        assert found == want

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from lowtide.broker.network.client_quirks import SURPLUS_SERIES_MAX, SurplusBytes
 from lowtide.broker.network.dispatcher import Dispatcher
 from lowtide.broker.network.routes import HandlerSpec, QuickPath
 from lowtide.protocol.api_keys import API, ApiKey
@@ -103,10 +104,9 @@ def test_librdkafkas_padded_null_array_is_read(version: int, body: str) -> None:
     assert client_id == "client"
 
 
-@pytest.mark.parametrize("body", ["00010000ff", "00000001010000", "0000000000010000", "0001"])
-def test_other_bytes_behind_a_request_are_refused(body: str) -> None:
+def test_a_request_that_is_cut_short_is_refused() -> None:
     with pytest.raises(ProtocolError):
-        read(make(ApiKey.METADATA), ApiKey.METADATA, 13, bytes.fromhex(body))
+        read(make(ApiKey.METADATA), ApiKey.METADATA, 13, bytes.fromhex("0001"))
 
 
 def test_a_repeated_response_has_the_same_bytes_and_another_has_its_own() -> None:
@@ -172,14 +172,22 @@ async def test_a_connection_is_closed_when_the_answer_of_a_spawned_handler_canno
     assert len(failed) == 1
 
 
-def test_a_zero_behind_a_change_of_users_is_passed_over() -> None:
-    """As librdkafka 2.16 sends it; two of them, or any other byte, are still an error."""
+def test_bytes_behind_a_request_are_passed_over_and_seen() -> None:
+    """librdkafka sends a zero behind a change of users, kafka-go one behind DescribeAcls; Kafka takes any."""
     dispatcher = make(ApiKey.ALTER_USER_SCRAM_CREDENTIALS)
     body = bytes.fromhex("02 06 6361726f6c 01 00 01 00")
     request, client_id = read(dispatcher, ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, body)
-    again, _ = read(dispatcher, ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, body + b"\0")
-    assert request == again
-    assert (request.deletions[0].name, client_id) == ("carol", "client")
-    for surplus in (b"\0\0", b"\1"):
-        with pytest.raises(ProtocolError):
-            read(dispatcher, ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, body + surplus)
+    assert (request.deletions[0].name, client_id, dispatcher.surplus.met) == ("carol", "client", 0)
+    for surplus in (b"\0", b"\0\0", b"\1"):
+        assert read(dispatcher, ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, body + surplus)[0] == request
+        assert dispatcher.surplus.met == len(surplus)
+
+
+def test_requests_with_bytes_behind_are_counted_by_software_and_the_kinds_are_bounded() -> None:
+    surplus = SurplusBytes()
+    assert [surplus.note("Fetch", "kafka-go"), surplus.note("Fetch", "kafka-go"), surplus.note("Fetch", "other")] == [True, False, True]
+    for number in range(2 * SURPLUS_SERIES_MAX):
+        surplus.note("Fetch", f"client-{number}")
+    assert len(surplus.counts) == SURPLUS_SERIES_MAX + 1
+    assert surplus.counts["Fetch", "kafka-go"] == 2
+    assert surplus.counts.total() == 3 + 2 * SURPLUS_SERIES_MAX
