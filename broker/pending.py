@@ -37,15 +37,17 @@ class Pending(Generic[ResponseT]):
     `on_abandoned` is called when the connection goes away first, so that whatever waits can be forgotten; a completion after that
     goes nowhere.
 
+    One that `completes_anyway` is completed also after `on_abandoned` was called, and soon then: for what waits for more than the answer.
+
     One that `holds_connection` must take effect before the connection's next request is executed, whatever that is.
     """
 
-    __slots__ = ("_listener", "abandoned", "done", "holds_connection", "on_abandoned", "response")
+    __slots__ = ("_listener", "abandoned", "completes_anyway", "done", "holds_connection", "on_abandoned", "response")
 
     def __init__(self, *, holds_connection: bool = False) -> None:
         self.holds_connection = holds_connection
         self.done = False
-        self.abandoned = False
+        self.abandoned = self.completes_anyway = False
         self.on_abandoned: Callable[[], None] | None = None
         self.response: ResponseT | None = None
         """The answer, when it is there; None if there won't be one."""
@@ -89,7 +91,7 @@ def promised(work: Callable[[], Coroutine[Any, Any, ResponseT | None]], spawn: S
     """
     pending: Pending[ResponseT] = Pending()
     presence = ClientPresence()
-    pending.on_abandoned = presence.leave
+    pending.on_abandoned, pending.completes_anyway = presence.leave, True
 
     async def run() -> None:
         presence.begin()

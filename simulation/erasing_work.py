@@ -1,8 +1,8 @@
 """Replicas of a simulated cluster that are asked to erase what was deleted, and their files, in which nothing of it may be left.
 
 D15: when a replica answers a request to erase with success, none of its files has a record below the offset, nor has the copy that is made
-of it in another log directory; and no death of its broker brings one back, until the replica is cut, or starts over: what it then takes
-from its leader may have such records again, in a batch that begins below the log start. One that has just started over may answer before it
+of it in another log directory, nor a folder that an earlier replica has left there; and no death of its broker brings one back, until the
+replica is cut, or starts over: what it then takes from its leader may have such records again, in a batch that begins below the log start. One that has just started over may answer before it
 takes that. It isn't in sync then, so that `erased_by` doesn't name it.
 
 Looked at when the answer is given, and when the broker died. Every file counts that may have records: those that compaction has replaced or
@@ -21,12 +21,13 @@ import msgspec
 
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.records import iterate_batches, iterate_records
-from lowtide.protocol.types import Offset
+from lowtide.protocol.types import Offset, topic_id_text
 from lowtide.runtime.filesystem.nodes import Folder
 from lowtide.runtime.random import Random
 from lowtide.simulation import cluster_end
 from lowtide.simulation.cluster_world import ClusterWorld
 from lowtide.simulation.machines import Machine, State, log_manager_of
+from lowtide.storage.checkpoint import PARTITION_METADATA
 from lowtide.storage.directory.directory_erasures import EraseFailedError
 from lowtide.storage.directory.log_manager import LogManager
 from lowtide.storage.log.log import Log
@@ -153,14 +154,19 @@ class ErasingWork:
                 )
 
     def _files(self, erasure: _Erasure) -> Iterator[tuple[str, bytes]]:
-        """All that may have records, but for what is in folders that are being removed: they are no replica's any more."""
+        """All that may have records, in every folder that is or was the partition's: served, copied, about to be removed, or set aside."""
         key, filesystem = str(erasure.log.topic_partition), erasure.machine.filesystem
+        topic_id = topic_id_text(erasure.log.topic_id).encode()
         for directory in self._cluster.directories:
             for name in filesystem.listdir(directory):
-                if name == key or (name.startswith(f"{key}.") and name.endswith("-future")):
-                    for file, content in filesystem.contents(f"{directory}/{name}").items():
-                        if ".log" in file:
-                            yield f"{directory}/{name}/{file}", content
+                if name != key and not name.startswith(f"{key}."):
+                    continue
+                files = filesystem.contents(f"{directory}/{name}")
+                if name.endswith(("-delete", "-stray")) and topic_id not in files.get(PARTITION_METADATA, b""):
+                    continue  # Another topic of the name had it.
+                for file, content in files.items():
+                    if ".log" in file:
+                        yield f"{directory}/{name}/{file}", content
 
     async def check_end(self) -> None:
         """When all is well, everything that is deleted is erased by each replica that is asked. Errors: HistoryError."""

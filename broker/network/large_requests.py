@@ -8,7 +8,8 @@ INVALID_REQUEST, or by closing the connection where its client reads no answer (
 The rows of all large requests that are worked on are bounded too, by twice what one may have: a request that finds no room waits in its
 frame. A handler that counts what it keeps by itself (a Fetch that waits) says so (`COUNTED_ELSEWHERE`).
 
-A request that changes something is carried out to its end although its client has gone, for it was received whole; others end then.
+A request that changes something is carried out to its end although its client has gone, for it was received whole, but waits for no
+answer of its parts then; others end.
 """
 
 from __future__ import annotations
@@ -117,7 +118,9 @@ class LargeRequest:
         self.charged = 0
         self.piece: Piece | None = None
         self.waits_for: list[Pending[Any]] = []
-        self.changes = False
+        self.waited: Pending[Any] | None = None
+        """What its piece waits for, while it waits for the answer of a part."""
+        self.changes = self.sequential = False
 
     @property
     def is_wanted(self) -> bool:
@@ -207,6 +210,11 @@ class LargeRequests:
             if request.piece is not None:
                 request.piece.drop()
             self._end(request)
+        else:
+            for pending in request.waits_for:
+                _end_wait(request, pending)
+            if request.waited is not None and request.waited.abandoned and request.piece is not None:
+                self._turns.add(request.piece)
 
     def _on_failed(self, request: LargeRequest, error: Exception) -> None:
         sender = request.sender
@@ -284,7 +292,7 @@ class LargeRequests:
 
     def _in_parts(self, request: LargeRequest, split: Split, message: CutRequest, context: Any) -> Steps:
         """Executes the request in parts, and returns their answers joined, or the one that counts for all."""
-        request.changes = split.cut.changes
+        request.changes, request.sequential = split.cut.changes, split.cut.sequential
         joined = message.joined()
         waiting: deque[Any] = deque()
         for part in message.parts():
@@ -306,7 +314,15 @@ class LargeRequests:
                     break
                 if not answer.done:
                     request.waits_for = [each for each in waiting if type(each) is Pending and not each.done]
-                    yield answer
+                    if not request.is_wanted:
+                        _end_wait(request, answer)
+                    if not answer.abandoned:
+                        request.waited = answer
+                        yield answer
+                        request.waited = None
+                if answer.abandoned:
+                    waiting.popleft()
+                    continue
                 answer = answer.response
             waiting.popleft()
             if request.route.errors is not None and answer is not None and answer is not NO_ANSWER and not joined.is_replaced:
@@ -352,3 +368,12 @@ class LargeRequests:
         else:
             self._on_refused(sender, f"{route.name}: {text}", "request refused")
             request.answer.complete(EncodedAnswer(parts))
+
+
+def _end_wait(request: LargeRequest, pending: Pending[Any]) -> None:
+    """The client has gone: what a part has begun goes on, and its answer isn't waited for, unless the next part begins after it."""
+    if pending.completes_anyway:
+        if pending.on_abandoned is not None:
+            pending.on_abandoned()
+    elif not request.sequential:
+        pending.abandon()

@@ -13,6 +13,7 @@ from lowtide.simulation.cluster_simulation import ClusterSimulation, simulate_cl
 from lowtide.storage.directory.directory_erasures import DirectoryErasures
 from lowtide.storage.directory.file_removal import FileRemoval
 from lowtide.storage.directory.log_moves import LogMoves
+from lowtide.storage.directory.set_aside_folders import SetAsideFolders
 from lowtide.storage.log.segment_files import RemovedSegment
 
 from .planting import find
@@ -23,6 +24,7 @@ KINDS: Final = ("partitions", "erasing")
 SLOW: Final = ("slow disk", "leader move")
 CUT: Final = ("slow disk", "power cut")
 MOVES: Final = ("moves between directories", "leader move")
+AWAY: Final = ("replicas",)
 
 Patch = pytest.MonkeyPatch
 
@@ -37,8 +39,14 @@ def test_nothing_that_is_erased_is_in_a_file() -> None:
     assert counts["looked at after a death"] > SEEDS
 
 
+def what_lies_beside_is_not_looked_at(patch: Patch) -> None:
+    """A folder that the replica left here, before it came back, is about to be removed, and isn't yet."""
+    patch.setattr(SetAsideFolders, "erase", lambda _self, _log, _offset, on_done: on_done(None) or (lambda: None))
+
+
 def an_erasure_is_answered_while_its_log_is_written_again(patch: Patch) -> None:
-    """The segment that gives way still lies there, as `.deleted`."""
+    """The segment that gives way still lies there, as `.deleted`. To look at what lies beside takes time, in which it goes."""
+    what_lies_beside_is_not_looked_at(patch)
     original = DirectoryErasures._look_at
 
     def look_at(self: DirectoryErasures, log: Any, now_ms: int) -> None:
@@ -63,6 +71,7 @@ def an_empty_segment_is_taken_for_one_that_is_gone(patch: Patch) -> None:
 
 
 def an_erasure_is_answered_before_the_disk_knows(patch: Patch) -> None:
+    what_lies_beside_is_not_looked_at(patch)
     original = DirectoryErasures._answer_requests
 
     def answer_requests(self: DirectoryErasures, log: Any) -> None:
@@ -79,6 +88,7 @@ def a_copy_in_another_directory_is_not_erased(patch: Patch) -> None:
 
 
 PLANTS: Final = [
+    (what_lies_beside_is_not_looked_at, AWAY, 0),
     (an_erasure_is_answered_while_its_log_is_written_again, SLOW, 13),
     (an_empty_segment_is_taken_for_one_that_is_gone, CUT, 3),
     (an_erasure_is_answered_before_the_disk_knows, CUT, 20),

@@ -95,6 +95,28 @@ async def delete_of_two_rows(world: Leading) -> tuple[Any, int]:
     return request, version
 
 
+async def delete_of_many_rows(world: Leading) -> tuple[Any, int]:
+    """It is cut, and its rows count against what all large requests may have. Only the first partition is there."""
+    request, version = await delete(world)
+    request.topics[0].partitions += [DeleteRecordsPartition(partition_index=number, offset=1) for number in range(1, 2_000)]
+    return request, version
+
+
+async def produce_of_many_rows(world: Leading) -> tuple[Any, int]:
+    request, version = await produce(world)
+    request.topic_data[0].partition_data += [PartitionProduceData(index=number, records=A_RECORD) for number in range(1, 2_000)]
+    return request, version
+
+
+async def create_many_topics(world: Leading) -> tuple[Any, int]:
+    """Its parts are carried out one after the other."""
+    request, version = await create_topics(world)
+    request.topics += [
+        CreatableTopic(name=f"new-{number}", num_partitions=1, replication_factor=1, assignments=[], configs=[]) for number in range(250)
+    ]
+    return request, version
+
+
 async def erase(world: Leading) -> tuple[Any, int]:
     world.partition().log.swaps.take()  # As while the log is compacted.
     topic = EraseRecordsTopic(name="t", partitions=[EraseRecordsPartition(partition_index=0, offset=0)])
@@ -206,6 +228,9 @@ ALL: dict[str, Make] = {
         fetch_of_a_follower,
         delete,
         delete_of_two_rows,
+        delete_of_many_rows,
+        produce_of_many_rows,
+        create_many_topics,
         erase,
         await_metadata,
         describe_retention,
@@ -281,6 +306,8 @@ def test_nothing_is_left_of_a_request_whose_client_has_gone(name: str, reset: bo
         await asyncio.sleep(2 if reset else (ABANDONED_MS + 6_000) / 1000)  # Some is swept once a second, or every five.
         assert tasks_of(peer) == []
         assert waiting(world) == waited
+        assert world.broker is not None
+        assert world.broker.serving.host.large_requests.rows_alive == 0
         gc.collect()
         assert connection() is None
 
