@@ -24,13 +24,12 @@ from lowtide.broker.coordinator.consumer.member_state import MemberState
 from lowtide.broker.coordinator.consumer.migration import Migration, Shared
 from lowtide.broker.coordinator.consumer.pattern_topics import PatternMatching
 from lowtide.broker.coordinator.consumer.reconciliation import Reconciliation, reconcile
-from lowtide.broker.coordinator.consumer.target_assignment import TargetAssigner, epoch_change
+from lowtide.broker.coordinator.consumer.target_assignment import Kept, TargetAssigner, epoch_change
 from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.runtime.effects import Effects, Job, Work
 from lowtide.broker.coordinator.runtime.timers import Timers
 from lowtide.protocol.consumer_group_records import ConsumerGroupChange, RecordType
 from lowtide.protocol.errors import ErrorCode, ProtocolError
-from lowtide.protocol.group_records import CoordinatorRecord
 from lowtide.protocol.messages.offset_commit import OffsetCommitRequest
 from lowtide.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from lowtide.protocol.types import TopicId
@@ -351,15 +350,18 @@ class ConsumerGroups:
         if isinstance(made, BaseException):
             self._assigning.discard(group.group_id)
             return
-        kept: list[tuple[ConsumerGroupChange, CoordinatorRecord]] = []
-        effects.jobs.append(Job(self._assigner.keep_in_steps(group, made, kept), partial(self._on_compared, group, epoch, kept)))
+        kept: Kept = []
+        steps = self._assigner.keep_in_steps(group, made, kept)
+        effects.jobs.append(Job(steps, partial(self._on_compared, group, epoch, frozenset(made), kept)))
 
-    def _on_compared(
-        self, group: ConsumerGroup, epoch: int, kept: list[tuple[ConsumerGroupChange, CoordinatorRecord]], effects: Effects
-    ) -> None:
-        """Keep a target; who has left since gets nothing by it, and who has come is in the next one."""
+    def _on_compared(self, group: ConsumerGroup, epoch: int, members: frozenset[str], kept: Kept, effects: Effects) -> None:
+        """Keep a target for these members; who has left since gets nothing by it, and who has come is in the next one."""
         self._assigning.discard(group.group_id)
         if self.by_id.get(group.group_id) is not group or epoch <= group.target_epoch:
+            return
+        if group.group_epoch == epoch and not members <= group.members.keys():
+            # A static member was replaced, for which no epoch rises: what this target has for it would be no member's.
+            self._schedule_assignment(group.group_id, effects.now_ms)
             return
         for change, record in kept:
             if change.name in group.members:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 from lowtide.broker.coordinator.consumer.assignors import ASSIGNORS, AssignedMember, Target
 from lowtide.broker.coordinator.consumer.consumer_group import ConsumerGroup
@@ -27,6 +27,10 @@ HEAVY: Final = 3_000
 
 DIFFERENT_MAX: Final = 50
 """As how many different subscriptions those of a group count at most that aren't all the same."""
+
+
+Kept: TypeAlias = list[tuple[ConsumerGroupChange, CoordinatorRecord]]
+"""Changes with their records."""
 
 
 class TargetAssigner:
@@ -69,7 +73,7 @@ class TargetAssigner:
         return [*changes, epoch_change(group, epoch, wall_ms)], changed
 
     @staticmethod
-    def keep_in_steps(group: ConsumerGroup, made: Target, kept: list[tuple[ConsumerGroupChange, CoordinatorRecord]]) -> Iterator[None]:
+    def keep_in_steps(group: ConsumerGroup, made: Target, kept: Kept) -> Iterator[None]:
         """As `keep`, into `kept`, encoded, a member at a time; without the epoch, which makes it hold."""
         for member_id, topics in made.items():
             target = _new_target(group, member_id, topics)

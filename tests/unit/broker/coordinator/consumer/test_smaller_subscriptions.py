@@ -269,6 +269,33 @@ def test_a_static_member_is_replaced_by_one_that_subscribes_to_less(subscribed: 
     check_settles(world, "t1", "t2", *less["subscribed_topic_names"], members=("new", "b"), epoch=epoch)
 
 
+def test_a_static_member_is_replaced_while_a_worker_makes_the_target() -> None:
+    """What the worker has made is for a member that is gone, and the one in its place is in none: the target is made again."""
+    world = ConsumerWorld(topics={"t1": 4_000, "t2": 1})
+    joined(world, "a", NAMES, instance_id="i")
+    joined(world, "b", NAMES)
+    for _ in range(3):
+        world.pass_time(1)
+        world.settle("a", "b", rounds=2)
+    world.holds_work = True
+    joined(world, "c", NAMES)
+    world.pass_time(1)
+    assert len(world.work) == 1
+    assert world.beat("a", -2, instance_id="i").error == ErrorCode.NONE
+    epoch = world.group.group_epoch
+    joined(world, "new", NAMES, instance_id="i")
+    assert world.group.group_epoch == epoch, "nothing has changed for the others"
+    world.do_work()
+    assert world.group.target_epoch < epoch
+    world.holds_work = False
+    for _ in range(4):
+        world.pass_time(1)
+        world.settle("new", "b", "c", rounds=2)
+    assert owned(world) == every(world, "t1", "t2")
+    assert [len(owned(world, member_id)) for member_id in ("new", "b", "c")] == [1_334, 1_334, 1_333]
+    world.check_reload()
+
+
 def test_a_static_member_has_its_place_in_a_full_group() -> None:
     """The group is no larger by it. Without it no member has its partitions until its session ends."""
     world = ConsumerWorld(GroupSettings(consumer_max_size=1, consumer_assignment_interval_ms=0))
