@@ -137,6 +137,9 @@ def _largest_from(
     Errors: StorageError.
     """
     if largest is None or largest.offset < log_start_offset:
+        known = _known_largest(segment)
+        if known is not None and known.offset >= log_start_offset:  # As mostly, since the newest record has it.
+            return known
         start_offset, largest = log_start_offset, TimestampedOffset(log_start_offset, NO_RECORD, NO_LEADER_EPOCH)
     left = BATCHES_AT_ONCE
     for position, header in segment.batches(segment.indexes[0].lookup(start_offset)):
@@ -154,6 +157,16 @@ def _largest_from(
             return found
         largest = found or largest
     return largest
+
+
+def _known_largest(segment: Segment) -> TimestampedOffset | None:
+    """The largest timestamp of a segment with the offset of its batch, where that is as it is remembered. Errors: StorageError."""
+    wanted = segment.max_timestamp_offset
+    for _position, header in segment.batches(segment.indexes[0].lookup(wanted)):
+        if header.last_offset >= wanted:
+            is_so = header.base_offset <= wanted and header.max_timestamp == segment.max_timestamp
+            return TimestampedOffset(header.base_offset, header.max_timestamp, NO_LEADER_EPOCH) if is_so else None
+    return None
 
 
 def _first_with_largest(segments: SegmentList, best: Segment, log_start_offset: Offset) -> Found:
