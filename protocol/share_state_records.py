@@ -23,13 +23,16 @@ from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.group_records import CoordinatorRecord
 from lowtide.protocol.messages.read_share_group_state import ShareStateBatch
 from lowtide.protocol.schema import ApiMessage, Int32, Int64, String, Tagged, Uuid, Versions
-from lowtide.protocol.types import TopicId
+from lowtide.protocol.types import Offset, TopicId
 
 SNAPSHOT_TYPE: Final = 0
 UPDATE_TYPE: Final = 1
 
 UNKNOWN_COUNT: Final = -1
 """A leader of an earlier version doesn't tell how many deliveries are complete."""
+
+UNKNOWN_START: Final[Offset] = -1
+"""Where a share partition starts whose leader hasn't chosen that yet."""
 
 _INT16 = struct.Struct(">h")
 _VERSION: Final = _INT16.pack(0)

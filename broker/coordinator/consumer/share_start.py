@@ -24,10 +24,10 @@ from lowtide.broker.coordinator.consumer.share_group import INITIAL_EPOCH, Initi
 from lowtide.broker.coordinator.group_admission import GroupAdmission
 from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.runtime.effects import Effects, Reply
-from lowtide.broker.coordinator.share.state_batches import UNKNOWN_START
 from lowtide.protocol.consumer_group_records import TargetAssignmentEpoch
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.share_group_records import ShareChangeValue, ShareGroupChange, ShareGroupEpoch, ShareRecordType, encode_share_change
+from lowtide.protocol.share_state_records import UNKNOWN_START
 from lowtide.protocol.types import UNKNOWN_OFFSET, Offset, TopicId
 
 Starts: TypeAlias = Mapping[TopicId, Mapping[int, Offset]]

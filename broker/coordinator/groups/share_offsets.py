@@ -15,7 +15,6 @@ from lowtide.broker.coordinator.groups.group_shard import Groups
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.coordinator.runtime.shard import Shard
 from lowtide.broker.coordinator.share.share_persister import Errors, SharePersister
-from lowtide.broker.coordinator.share.state_batches import UNKNOWN_START
 from lowtide.broker.pending import Pending, answer_of
 from lowtide.metadata.image import TopicImage
 from lowtide.protocol.errors import ErrorCode
@@ -26,7 +25,7 @@ from lowtide.protocol.messages.describe_share_group_offsets import (
     DescribeShareOffsetsGroup,
 )
 from lowtide.protocol.messages.read_share_group_state_summary import SummaryStatePartitionResult
-from lowtide.protocol.share_state_records import UNKNOWN_COUNT, SharePlace
+from lowtide.protocol.share_state_records import UNKNOWN_COUNT, UNKNOWN_START, SharePlace
 from lowtide.protocol.types import ZERO_TOPIC_ID, Offset, TopicId
 
 if TYPE_CHECKING:

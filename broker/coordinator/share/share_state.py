@@ -11,9 +11,9 @@ from typing import Final
 
 import msgspec
 
-from lowtide.broker.coordinator.share.state_batches import UNKNOWN_START, combine
+from lowtide.broker.coordinator.share.state_batches import combine
 from lowtide.protocol.messages.read_share_group_state import ShareStateBatch
-from lowtide.protocol.share_state_records import UNKNOWN_COUNT, ShareSnapshot, ShareUpdate
+from lowtide.protocol.share_state_records import UNKNOWN_COUNT, UNKNOWN_START, ShareSnapshot, ShareUpdate
 from lowtide.protocol.types import Offset
 
 NO_EPOCH: Final = -1

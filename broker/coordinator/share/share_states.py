@@ -18,7 +18,7 @@ from lowtide.broker.coordinator.runtime.in_transaction import InTransaction, Tra
 from lowtide.broker.coordinator.runtime.timers import Timers
 from lowtide.broker.coordinator.share.share_settings import ShareSettings
 from lowtide.broker.coordinator.share.share_state import NO_EPOCH, ShareState, state_of_snapshot, state_of_update
-from lowtide.broker.coordinator.share.state_batches import UNKNOWN_START, check_batches, combine
+from lowtide.broker.coordinator.share.state_batches import check_batches, combine
 from lowtide.protocol.errors import ErrorCode, ProtocolError
 from lowtide.protocol.messages.delete_share_group_state import DeleteStatePartition, DeleteStatePartitionResult
 from lowtide.protocol.messages.initialize_share_group_state import InitializeStatePartition, InitializeStatePartitionResult
@@ -27,6 +27,7 @@ from lowtide.protocol.messages.read_share_group_state_summary import SummaryStat
 from lowtide.protocol.messages.write_share_group_state import WriteStatePartition, WriteStatePartitionResult
 from lowtide.protocol.share_state_records import (
     UNKNOWN_COUNT,
+    UNKNOWN_START,
     SharePlace,
     ShareSnapshot,
     ShareStateChange,

@@ -14,8 +14,6 @@ from typing import TypeAlias
 from lowtide.protocol.messages.read_share_group_state import ShareStateBatch
 from lowtide.protocol.types import Offset
 
-UNKNOWN_START: Offset = -1
-
 Rank: TypeAlias = tuple[int, int]
 """Delivery count and state: of two the greater one counts."""
 

@@ -8,9 +8,9 @@ import pytest
 
 from lowtide.broker.coordinator.consumer.share_group import InitializingTopic, KnownStates
 from lowtide.broker.coordinator.group_settings import GroupSettings
-from lowtide.broker.coordinator.share.state_batches import UNKNOWN_START
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.share_group_records import ShareGroupChange, ShareRecordType
+from lowtide.protocol.share_state_records import UNKNOWN_START
 from tests.unit.broker.coordinator.group_world import GROUP, WALL_START_MS
 from tests.unit.broker.coordinator.share_group_world import ShareGroupWorld
 

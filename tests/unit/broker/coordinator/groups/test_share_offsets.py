@@ -11,7 +11,6 @@ import pytest
 from lowtide.broker.coordinator.consumer.consumer_member import ConsumerMember
 from lowtide.broker.coordinator.consumer.share_group import ShareGroup
 from lowtide.broker.coordinator.groups.share_offsets import UNKNOWN_LAG, ShareOffsets, why_not
-from lowtide.broker.coordinator.share.state_batches import UNKNOWN_START
 from lowtide.broker.pending import Pending
 from lowtide.metadata.image import TopicImage
 from lowtide.protocol.errors import ErrorCode
@@ -22,7 +21,7 @@ from lowtide.protocol.messages.describe_share_group_offsets import (
     DescribeShareOffsetsTopic,
 )
 from lowtide.protocol.messages.read_share_group_state_summary import SummaryStatePartitionResult
-from lowtide.protocol.share_state_records import UNKNOWN_COUNT, SharePlace
+from lowtide.protocol.share_state_records import UNKNOWN_COUNT, UNKNOWN_START, SharePlace
 from lowtide.protocol.types import ZERO_TOPIC_ID, Offset, TopicPartition
 
 from . import coordinator_world

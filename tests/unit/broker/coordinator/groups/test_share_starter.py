@@ -10,11 +10,10 @@ import pytest
 from lowtide.broker.coordinator.consumer.consumer_member import ConsumerMember
 from lowtide.broker.coordinator.consumer.share_group import ShareGroup
 from lowtide.broker.coordinator.groups.group_coordinator import ShareStarter
-from lowtide.broker.coordinator.share.state_batches import UNKNOWN_START
 from lowtide.broker.pending import Pending
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.read_share_group_state_summary import SummaryStatePartitionResult
-from lowtide.protocol.share_state_records import SharePlace
+from lowtide.protocol.share_state_records import UNKNOWN_START, SharePlace
 from lowtide.protocol.types import TopicId
 
 from .coordinator_world import GROUP, HERE, NONE, World, topic

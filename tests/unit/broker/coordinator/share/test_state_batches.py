@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lowtide.broker.coordinator.share.state_batches import UNKNOWN_START, combine
+from lowtide.broker.coordinator.share.state_batches import combine
 from lowtide.protocol.messages.read_share_group_state import ShareStateBatch
+from lowtide.protocol.share_state_records import UNKNOWN_START
 
 BATCHES = st.lists(
     st.builds(
