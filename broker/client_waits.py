@@ -1,4 +1,4 @@
-"""Requests that wait: the wait of a handler's task ends when its client has gone, and no client takes all places of a bounded table.
+"""Requests that wait: the wait of a handler's task ends when its client has gone.
 
 A connection that ends abandons the requests that it has parked (`Pending.abandon`). A request that a task works on (`promised`) isn't
 cancelled then, for what it has begun is carried out and audited. Instead every wait that only its answer needs ends at once, as if its
@@ -10,13 +10,9 @@ Guards: nothing that belongs to a request outlives its connection, but for work 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from typing import Protocol
-
-from lowtide.broker.security.principal import ANONYMOUS, KafkaPrincipal
 
 
 class ClientPresence:
@@ -78,43 +74,3 @@ async def client_wait(deadline: float | None = None) -> AsyncIterator[None]:
 
         with presence.listening(end):
             yield
-
-
-class Asker(Protocol):
-    """What is asked of a client."""
-
-    @property
-    def client_address(self) -> str: ...
-    @property
-    def principal(self) -> KafkaPrincipal | None: ...
-
-
-class WaitingPlaces:
-    """A bounded number of places for requests that wait, of which each client may take `share`.
-
-    A client is known by its principal, or by its address while it has no login.
-    """
-
-    def __init__(self, total: int, share: int) -> None:
-        self._total = total
-        self._share = share
-        self._taken: Counter[object] = Counter()
-
-    def __len__(self) -> int:
-        """Returns how many places are taken."""
-        return self._taken.total()
-
-    @contextmanager
-    def taken_by(self, client: Asker, places: int = 1) -> Iterator[bool]:
-        """Takes places until the block ends. Gives False, and takes none, where all are taken or the client has its share."""
-        key = client.client_address if client.principal in (None, ANONYMOUS) else client.principal
-        if self._taken[key] + places > self._share or self._taken.total() + places > self._total:
-            yield False
-            return
-        self._taken[key] += places
-        try:
-            yield True
-        finally:
-            self._taken[key] -= places
-            if not self._taken[key]:
-                del self._taken[key]

@@ -26,6 +26,8 @@ def in_normal_form(text: str) -> str:
 
 def network_of(address: str) -> str:
     """Returns whose share an address uses: an IPv4 address its own, an IPv6 address that of its /48."""
+    if ":" not in address:
+        return address
     found = _parsed(address)
     if found is None:
         return address

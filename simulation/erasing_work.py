@@ -2,8 +2,8 @@
 
 D15: when a replica answers a request to erase with success, none of its files has a record below the offset, nor has the copy that is made
 of it in another log directory, nor a folder that an earlier replica has left there; and no death of its broker brings one back, until the
-replica is cut, or starts over: what it then takes from its leader may have such records again, in a batch that begins below the log start. One that has just started over may answer before it
-takes that. It isn't in sync then, so that `erased_by` doesn't name it.
+replica is cut, or starts over: what it then takes from its leader may have such records again, in a batch that begins below the log start.
+A replica that has just started over may answer before it takes that. It isn't in sync then, so that `erased_by` doesn't name it.
 
 Looked at when the answer is given, and when the broker died. Every file counts that may have records: those that compaction has replaced or
 is making, too. A record is known by its offset where its batch can be read, and everywhere by its text.

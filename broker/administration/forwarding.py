@@ -20,9 +20,10 @@ from typing import Any, Final, TypeVar
 
 from lowtide.broker.administration.committing import newer_image
 from lowtide.broker.administration.envelopes import OF_THE_BROKER, Origin, answer_in, sealed
-from lowtide.broker.client_waits import WaitingPlaces, client_wait
+from lowtide.broker.client_waits import client_wait
 from lowtide.broker.network.peer_client import PeerClients, PeerError
 from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.places import WaitingPlaces
 from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.broker_image import BrokerImage
 from lowtide.metadata.image import ImageDelta, MetadataImage

@@ -1,5 +1,7 @@
 """How many lines a second clients may cause: so many in all, and so many each, so that one of them does not hide the others.
 
+Half of the lines of a second are for clients that have had none in it, so that a few clients together don't hide the others either.
+
 Pure: time is passed in.
 """
 
@@ -23,13 +25,13 @@ class Suppressed(msgspec.Struct, frozen=True):
 class LineBound:
     """Counts lines by the second. A key is what causes them: a principal at an address."""
 
-    __slots__ = ("_admitted", "_by_key", "_per_key", "_per_second", "_second", "_suppressed", "_suppressed_by_key")
+    __slots__ = ("_admitted", "_by_key", "_per_key", "_per_second", "_repeated", "_second", "_suppressed", "_suppressed_by_key")
 
     def __init__(self, per_second: int, per_key: int) -> None:
         self._per_second = per_second
         self._per_key = per_key
         self._second = -1
-        self._admitted = 0
+        self._admitted = self._repeated = 0
         self._by_key: dict[str, int] = {}
         self._suppressed = 0
         self._suppressed_by_key: dict[str, int] = {}
@@ -38,11 +40,13 @@ class LineBound:
         """Whether one more line may be written; if not, it is counted."""
         second = now_ms // 1000
         if second != self._second:
-            self._second, self._admitted = second, 0
+            self._second, self._admitted, self._repeated = second, 0, 0
             self._by_key.clear()
         used = self._by_key.get(key, 0)
-        if self._admitted < self._per_second and used < self._per_key:
+        has_room = not used or (used < self._per_key and self._repeated < self._per_second // 2)
+        if self._admitted < self._per_second and has_room:
             self._admitted += 1
+            self._repeated += used > 0
             self._by_key[key] = used + 1
             return True
         self._suppressed += 1

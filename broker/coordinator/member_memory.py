@@ -18,6 +18,10 @@ GROUP_BYTES_MAX: Final = 32 << 20
 BROKER_BYTES_MAX: Final = 128 << 20
 """Of all groups that are coordinated here: some ten thousands of members."""
 
+RESERVED_BYTES: Final = 32 << 20
+SMALL_GROUP_BYTES: Final = 1 << 20
+"""The last `RESERVED_BYTES` of a broker are for groups that hold less than this: a few large ones keep no other out."""
+
 MEMBER_BYTES: Final = 2 << 10
 """What a member takes besides what it says, and an id that was given out, which may be the only one of its group."""
 
@@ -37,7 +41,8 @@ class MemberMemory:
 
     def has_room(self, group_bytes: int, more_bytes: int) -> bool:
         """Whether a group that holds so much may hold more; what takes no more may always be."""
-        fits = group_bytes + more_bytes <= GROUP_BYTES_MAX and self.held_bytes + more_bytes <= BROKER_BYTES_MAX
+        allowed_bytes = BROKER_BYTES_MAX if group_bytes + more_bytes <= SMALL_GROUP_BYTES else BROKER_BYTES_MAX - RESERVED_BYTES
+        fits = group_bytes + more_bytes <= GROUP_BYTES_MAX and self.held_bytes + more_bytes <= allowed_bytes
         return fits or more_bytes <= 0
 
 

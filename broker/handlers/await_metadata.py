@@ -14,9 +14,10 @@ import asyncio
 from typing import Final
 
 from lowtide.broker.authorizer.resources import CLUSTER, Operation
-from lowtide.broker.client_waits import WaitingPlaces, client_wait
+from lowtide.broker.client_waits import client_wait
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.places import WaitingPlaces
 from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.errors import SessionError
 from lowtide.protocol.api_keys import ApiKey

@@ -18,11 +18,12 @@ from __future__ import annotations
 from typing import Final
 
 from lowtide.broker.authorizer.resources import CLUSTER, Operation
-from lowtide.broker.client_waits import WaitingPlaces, client_wait
+from lowtide.broker.client_waits import client_wait
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.groups.survey import survey
 from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.places import WaitingPlaces
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.retention.consumption import PARTITIONS_PER_REQUEST
 from lowtide.protocol.api_keys import ApiKey

@@ -18,13 +18,13 @@ from typing import Final, cast
 
 from lowtide.broker.authorizer.authorizer import Audit
 from lowtide.broker.authorizer.resources import CLUSTER, Operation, topic
-from lowtide.broker.client_waits import WaitingPlaces
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.handlers.deletes.delayed_delete import DelayedDeleteRecords
 from lowtide.broker.network.routes import HandlerSpec
 from lowtide.broker.observation.deletes import DeleteRequest
 from lowtide.broker.observation.described_deletes import Now, Viewer, finished, waiting
 from lowtide.broker.pending import Pending
+from lowtide.broker.places import WaitingPlaces
 from lowtide.broker.request_context import Client, RequestContext
 from lowtide.broker.slices import answer_in_slices
 from lowtide.protocol.api_keys import ApiKey

@@ -18,10 +18,10 @@ from collections.abc import Generator
 from functools import partial
 from typing import Any, Final
 
-from lowtide.broker.client_waits import WaitingPlaces
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.handlers.get_telemetry_subscriptions import telemetry_max_bytes
 from lowtide.broker.network.routes import HandlerSpec
+from lowtide.broker.places import WaitingPlaces
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import walk_in_slices
 from lowtide.broker.telemetry.client_facts import facts_of

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from lowtide.broker.lifecycle.secure_material import ADMIN, CA_FILE, MECHANISM, Maker, Material, properties
+from lowtide.broker.lifecycle.secure_material import ADMIN, CA_FILE, MECHANISM, PUBLIC_MODE, Maker, Material, properties
 from lowtide.protocol.jaas import scram_login
 from lowtide.storage.errors import StorageError
 
@@ -93,7 +93,7 @@ def write_client_files(maker: Maker, material: Material, bootstrap: str, directo
     files = maker.files
     try:
         files.make_directories(directory)
-        files.replace_file(f"{directory}/{CA_FILE}", files.read_bytes(material.ca))
+        files.replace_file(f"{directory}/{CA_FILE}", files.read_bytes(material.ca), mode=PUBLIC_MODE)
         maker.write(f"{directory}/{PROPERTIES_FILE}", properties(login.java))
         maker.write(f"{directory}/{LIBRDKAFKA_FILE}", "".join(f"{key}={value}\n" for key, value in login.librdkafka.items()))
         maker.write(f"{directory}/{PYTHON_FILE}", json.dumps(python, indent=2) + "\n")

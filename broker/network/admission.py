@@ -1,8 +1,9 @@
 """Which connections may stay: at most so many, so many from one address, and never so many that descriptors run out.
 
 Where all are taken, a new connection takes the place of another: of one that has sent nothing yet, the latest of those opened `SILENT_MS`
-ago or before; else of the one that was silent for longest, `IDLE_MS` at least. If there is none, the new one is closed. A connection by
-the listener of the brokers takes the place of any client's: brokers never wait for clients, if they have a listener of their own.
+ago or before; else of the one that was silent for longest, `IDLE_MS` at least; else of the visitor that has the most, if the new one's has
+fewer. A visitor is an IPv4 address or a /48 of IPv6. If there is none, the new one is closed. A connection by the listener of the brokers
+takes the place of any client's: brokers never wait for clients, if they have a listener of their own.
 
 Connections whose clients have still to log in go first, the oldest of them, when they are `LOGIN_MS` old; and they have half of the places
 at most. If none is that old, one of the visitor that has the most of them gives way to a visitor that has fewer. So those who can't log in
@@ -46,7 +47,7 @@ LOGIN_SHARE: Final = 2
 LOGINS_MIN: Final = 16
 
 CROWD_MS: Final = 100
-"""How often connections that have still to log in are counted by visitor, at most: each time looks at all of them."""
+"""How often connections are counted by visitor, at most: each time looks at all of them."""
 
 _CANDIDATES: Final = 64
 """The connections that are looked for together: each look visits all connections."""
@@ -116,10 +117,8 @@ class Admission:
         """Closed already, and counted until the event loop lets go of their sockets."""
         self._candidates: deque[Admitted] = deque()
         self._looked_ms = -SILENT_MS
-        self._crowd: deque[Admitted] = deque()
-        """Connections, oldest first, of the visitor that had the most without a login when they were counted last."""
-        self._login_counts: Counter[str] = Counter()
-        self._crowd_counted_ms = -CROWD_MS
+        self._connections = _Crowd(self, now_ms)
+        self._logins = _Crowd(self, now_ms)
 
     def follow(self, limits: ConnectionLimits) -> None:
         """From now on these limits hold. No open connection is closed by them."""
@@ -137,10 +136,11 @@ class Admission:
         if refused is not None:
             pass
         elif connection in logins and len(logins) > limits.logins and not is_brokers:
-            victim = self._late_login(logins) or self._of_crowd(logins, network_of(address))
+            victim = self._late_login(logins) or self._logins.victim(logins, network_of(address), self._may_go)
             refused = self._give_way(f"{limits.logins} connections have still to log in", victim)
         elif len(connections) - len(self._leaving) > limits.total:
             victim = self._late_login(logins) or self._victim(connections, of_any_age=is_brokers)
+            victim = victim or self._connections.victim(connections, network_of(address), self._may_go)
             refused = self._give_way(limits.total_reason, victim)
         if refused is not None:
             self._leaving.add(connection)
@@ -158,25 +158,6 @@ class Admission:
         """The oldest connection of a client that has had time enough to log in."""
         oldest = next((each for each in logins if each.listener_name != self.limits.brokers_listener and self._may_go(each)), None)
         return oldest if oldest is not None and self._now_ms() - oldest.connected_ms >= LOGIN_MS else None
-
-    def _of_crowd(self, logins: Mapping[Admitted, None], visitor: str) -> Admitted | None:
-        """A connection without a login of the visitor that has the most of them, if it has more than the one that connects."""
-        now_ms = self._now_ms()
-        if now_ms - self._crowd_counted_ms >= CROWD_MS:
-            self._crowd_counted_ms = now_ms
-            clients = [each for each in logins if each.listener_name != self.limits.brokers_listener]
-            by_address = Counter(each.client_address for each in clients)
-            self._login_counts = Counter()
-            for address, count in by_address.items():
-                self._login_counts[network_of(address)] += count
-            crowd = max(self._login_counts, key=self._login_counts.__getitem__, default="")
-            addresses = {address for address in by_address if network_of(address) == crowd}
-            self._crowd = deque(each for each in clients if each.client_address in addresses)
-        while self._crowd and len(self._crowd) > self._login_counts[visitor] + 1:
-            found = self._crowd.popleft()
-            if found in logins and self._may_go(found):
-                return found
-        return None
 
     def left(self, connection: Admitted) -> None:
         """A connection is gone."""
@@ -219,6 +200,43 @@ class Admission:
         return now_ms - connection.last_active_ms >= (SILENT_MS if _has_sent_nothing(connection) else IDLE_MS)
 
 
+class _Crowd:
+    """The connections of the visitor that has the most, from time to time."""
+
+    def __init__(self, admission: Admission, now_ms: Callable[[], int]) -> None:
+        self._admission = admission
+        self._now_ms = now_ms
+        self._counts: Counter[str] = Counter()
+        self._crowd: deque[Admitted] = deque()
+        self._counted_ms = -CROWD_MS
+
+    def victim(self, among: Mapping[Admitted, None], visitor: str, may_go: Callable[[Admitted], bool]) -> Admitted | None:
+        """The connection that was silent for longest of the visitor that has the most, if `visitor`, which connects, has fewer.
+
+        One with a request under way gives way last.
+        """
+        now_ms = self._now_ms()
+        if now_ms - self._counted_ms >= CROWD_MS:
+            self._counted_ms = now_ms
+            self._count(among)
+        while self._crowd and len(self._crowd) > self._counts[visitor] + 1:
+            found = self._crowd.popleft()
+            if found in among and may_go(found):
+                self._counts[visitor] += 1
+                return found
+        return None
+
+    def _count(self, among: Mapping[Admitted, None]) -> None:
+        clients = [each for each in among if each.listener_name != self._admission.limits.brokers_listener]
+        by_address = Counter(each.client_address for each in clients)
+        self._counts = Counter()
+        for address, count in by_address.items():
+            self._counts[network_of(address)] += count
+        most = max(self._counts, key=self._counts.__getitem__, default="")
+        addresses = {address for address in by_address if network_of(address) == most}
+        self._crowd = deque(sorted((each for each in clients if each.client_address in addresses), key=_order_in_crowd))
+
+
 def _has_sent_nothing(connection: Admitted) -> bool:
     return connection.last_active_ms < connection.connected_ms
 
@@ -232,3 +250,7 @@ def _order_of_leaving(connection: Admitted) -> tuple[bool, int]:
 
 def _last_active_ms(connection: Admitted) -> int:
     return connection.last_active_ms
+
+
+def _order_in_crowd(connection: Admitted) -> tuple[bool, int]:
+    return connection.busy, connection.last_active_ms

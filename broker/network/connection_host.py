@@ -23,6 +23,7 @@ from lowtide.broker.network.slow_lane import Laned, SlowLane
 from lowtide.broker.pending import AnswerRounds
 from lowtide.broker.request_context import Client
 from lowtide.broker.turns import Turns
+from lowtide.runtime.addresses import network_of
 from lowtide.runtime.clock import Clock
 from lowtide.runtime.worker import Worker
 
@@ -40,7 +41,8 @@ PARKED_COUNT = 16
 _IDLE_CHUNKS = 8
 """Buffers that are kept for the next file to be sent, or frame to be received: eight megabytes together."""
 
-_REFUSALS_LOGGED_PER_S = 10
+_REFUSALS_LOGGED_PER_S = 20
+_REFUSALS_OF_VISITOR = 10
 """Log lines about misbehaving clients; more are counted only, or a client could fill the disk with them."""
 
 
@@ -115,7 +117,7 @@ class ConnectionHost:
         self._connection_wait_ms = connection_wait_ms
         self.admission = Admission(limits, clock.monotonic_ms)
         self.on_login = on_login
-        self._refusals = LineBound(_REFUSALS_LOGGED_PER_S, _REFUSALS_LOGGED_PER_S)
+        self._refusals = LineBound(_REFUSALS_LOGGED_PER_S, _REFUSALS_OF_VISITOR)
 
     def serve(self) -> None:
         """Answer those who connected while `serving` was False: the port is known before the broker is ready."""
@@ -157,7 +159,7 @@ class ConnectionHost:
         suppressed = self._refusals.take_suppressed(now_ms)
         if suppressed is not None:
             self.log.warning("more connections were closed, or requests refused", count=suppressed.count)
-        if self._refusals.admit(event, now_ms):
+        if self._refusals.admit(f"{event} {network_of(connection.client_address)}", now_ms):
             self.log.warning(event, peer=connection.peer, reason=reason)
 
     def on_surplus(self, connection: Client, request: str) -> None:

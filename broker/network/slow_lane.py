@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from lowtide.broker.network.turn_queue import TurnQueue
+from lowtide.runtime.addresses import network_of
 
 REFUSALS_PER_S = 10
 """Malformed frames of one address in a second that are borne: a broken client that tries again sends one or two."""
@@ -30,7 +31,7 @@ TURNS_A_PASS = 2
 """Some 40 microseconds each. No more begin when a millisecond is over, should they be long."""
 
 _ADDRESSES_MAX = 10_000
-"""Addresses whose refusals are counted in one second; those of others beyond that are not."""
+"""Addresses, or networks of IPv6, whose refusals are counted in one second; those of others beyond that are not."""
 
 
 class Refusals:
@@ -88,12 +89,12 @@ class SlowLane(TurnQueue[Laned]):
 
     def on_connected(self, connection: Laned) -> None:
         """A connection is there, which may have to go into the lane."""
-        if self._refusals.is_troubled(connection.client_address, self._now_ms()):
+        if self._refusals.is_troubled(network_of(connection.client_address), self._now_ms()):
             connection.enter_slow_lane(TURNS)
 
     def on_malformed(self, address: str) -> None:
         """An address has sent what makes no sense."""
-        self._refusals.note(address, self._now_ms())
+        self._refusals.note(network_of(address), self._now_ms())
 
     def _give_turn(self, connection: Laned, began_ms: int) -> None:
-        connection.take_turn(may_leave=not self._refusals.is_troubled(connection.client_address, began_ms))
+        connection.take_turn(may_leave=not self._refusals.is_troubled(network_of(connection.client_address), began_ms))

@@ -12,9 +12,10 @@ from typing import Final
 
 from lowtide.broker.authorizer.authorizer import allowed_topics
 from lowtide.broker.authorizer.resources import Operation, group
-from lowtide.broker.client_waits import WaitingPlaces, client_wait
+from lowtide.broker.client_waits import client_wait
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.groups.consumed import NOT_CONSUMED, Consumed
+from lowtide.broker.places import WaitingPlaces
 from lowtide.broker.request_context import Client, RequestContext
 from lowtide.broker.retention.consumption import Doubt, Outcome, asked_about
 from lowtide.broker.retention.log_retention import Retention, offsets_of

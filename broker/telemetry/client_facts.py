@@ -7,6 +7,7 @@ from typing import Final
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.types import topic_id_text
 
+SOURCE: Final = "client_source_address"
 TEXT_MAX: Final = 255
 """Characters of what a client says of itself."""
 
@@ -20,6 +21,6 @@ def facts_of(instance_id: bytes, context: RequestContext) -> dict[str, str]:
         "client_id": (context.client_id or "")[:TEXT_MAX],
         "client_software_name": name[:TEXT_MAX],
         "client_software_version": version[:TEXT_MAX],
-        "client_source_address": connection.client_address,
+        SOURCE: connection.client_address,
         "client_source_port": connection.peer.rpartition(":")[2],
     }

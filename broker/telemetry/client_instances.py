@@ -13,13 +13,14 @@ Source: Kafka's `ClientMetricsManager`, `ClientMetricsInstance`.
 from __future__ import annotations
 
 import zlib
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from lowtide.broker.config.client_metrics import ALL_METRICS, INTERVAL_MS_DEFAULT, Subscription, subscription_of
+from lowtide.broker.telemetry.client_facts import SOURCE
 from lowtide.protocol.errors import ErrorCode
 from lowtide.replication.refusal import Refusal
 
@@ -31,6 +32,9 @@ CLIENTS_MAX: Final = 1_000
 SERIES_PER_CLIENT_MAX: Final = 500
 SERIES_MAX: Final = 20_000
 """Some 12 megabytes."""
+
+SERIES_OF_SOURCE: Final = 15_000
+"""Of the clients at one address, so that they leave room for those of others."""
 
 SILENT_INTERVALS: Final = 3
 
@@ -164,7 +168,9 @@ class ClientInstances:
 
     def take(self, client: ClientInstance, points: Sequence[Point]) -> None:
         """Keep what a client has pushed; one that was forgotten meanwhile changes nothing that is seen."""
-        new = client.take(points, SERIES_MAX - self._series_count)
+        source = client.facts.get(SOURCE)
+        of_source = sum(len(each.series) for each in self._clients.values() if each.facts.get(SOURCE) == source)
+        new = client.take(points, min(SERIES_MAX - self._series_count, SERIES_OF_SOURCE - of_source))
         if any(each is client for each in self._clients.values()):
             self._series_count += new
 
@@ -174,11 +180,17 @@ class ClientInstances:
         if client is None:
             client = self._clients[instance_id] = ClientInstance(facts, self._wanted(instance_id, facts), self._configs)
             while len(self._clients) > CLIENTS_MAX:
-                self._drop(next(iter(self._clients)))
+                self._drop(self._giving_way())
         elif client.version is not self._configs:
             client.wanted, client.version = self._wanted(instance_id, client.facts), self._configs
         self._clients.move_to_end(instance_id)
         return client
+
+    def _giving_way(self) -> bytes:
+        """The client that was seen longest ago at the address that has the most."""
+        sources = Counter(each.facts.get(SOURCE) for each in self._clients.values())
+        most, _ = sources.most_common(1)[0]
+        return next(instance_id for instance_id, each in self._clients.items() if each.facts.get(SOURCE) == most)
 
     def _wanted(self, instance_id: bytes, facts: Mapping[str, str]) -> Wanted:
         meant = [each for each in self._subscriptions if each.means(facts)]

@@ -325,20 +325,18 @@ class OsFileSystem:
         return os.stat(path).st_mtime_ns // 1_000_000
 
     def make_directories(self, path: str) -> None:
-        missing = [path]
-        while missing:  # Nearly always one alone is missing. `os.makedirs` gives the mode to the last one only.
-            try:
-                os.mkdir(missing[-1], DIRECTORY_MODE)
-            except FileNotFoundError:
-                above = os.path.dirname(missing[-1].rstrip("/"))
-                if not above:
-                    raise
-                missing.append(above)
-                continue
-            except FileExistsError:
-                if not os.path.isdir(missing[-1]):
-                    raise
-            missing.pop()
+        # Not `os.makedirs`, which gives the mode to the last folder only.
+        try:
+            os.mkdir(path, DIRECTORY_MODE)
+        except FileExistsError:
+            if not os.path.isdir(path):
+                raise
+        except FileNotFoundError:
+            above = os.path.dirname(path.rstrip("/"))
+            if not above or os.path.isdir(above):
+                raise
+            self.make_directories(above)
+            self.make_directories(path)
 
     def make_private(self, path: str) -> None:
         _keep_out_others(path)

@@ -126,6 +126,9 @@ class SharePartitions:
         before = self.sessions.get(key)
         had = list(before.places) if before is not None else []
         if epoch == INITIAL_EPOCH:
+            ended = self.sessions.giving_way(key, connection, self._sessions_max())
+            if ended is not None:
+                self.end_session(ended)
             session = self.sessions.begin(key, connection, places, self._sessions_max())
         else:
             session = self.sessions.go_on(key, epoch, places, forgotten)

@@ -1,7 +1,8 @@
 """Share sessions: the partitions that a member of a share group fetches from this broker, from one request to the next.
 
-A session has an epoch that counts its requests, and ends with its connection (KIP-932). The cache is bounded; a session too many is
-refused. Which partitions all sessions have together is counted: what none has any more need not be kept.
+A session has an epoch that counts its requests, and ends with its connection (KIP-932). The cache is bounded: where all sessions are taken,
+one of the client with the most gives way to a client with fewer, and else the new one is refused. Which partitions all sessions have
+together is counted: what none has any more need not be kept.
 
 Pure. Source: Kafka's `ShareSessionCache`, `SharePartitionManager.newContext`.
 """
@@ -12,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from lowtide.broker.places import client_of
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.share_acknowledge import FINAL_EPOCH, INITIAL_EPOCH
 from lowtide.protocol.share_state_records import SharePlace
@@ -78,6 +80,17 @@ class ShareSessions:
     def get(self, key: SessionKey) -> ShareSession | None:
         """The session of a member, if there is one."""
         return self._sessions.get(key)
+
+    def giving_way(self, key: SessionKey, connection: Client, sessions_max: int) -> SessionKey | None:
+        """The session that ends for a new one where all are taken: the oldest of the client with the most, if the new one's has fewer."""
+        if key in self._sessions or len(self._sessions) < sessions_max:
+            return None
+        clients = {each: client_of(session.connection) for each, session in self._sessions.items()}
+        counts = Counter(clients.values())
+        most, count = counts.most_common(1)[0] if counts else ("", 0)
+        if count <= counts[client_of(connection)] + 1:
+            return None
+        return next(each for each, client in clients.items() if client == most)
 
     def begin(self, key: SessionKey, connection: Client, places: Iterable[SharePlace], sessions_max: int) -> ShareSession | ErrorCode:
         """Open a session; one that the member has is replaced. Errors: SHARE_SESSION_LIMIT_REACHED."""

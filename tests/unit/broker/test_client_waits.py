@@ -5,15 +5,12 @@ from __future__ import annotations
 import asyncio
 import re
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from lowtide.broker import handlers as handlers_package
-from lowtide.broker.client_waits import WaitingPlaces, client_wait
+from lowtide.broker.client_waits import client_wait
 from lowtide.broker.pending import Pending, answer_of, promised
-from lowtide.broker.security.principal import ANONYMOUS, KafkaPrincipal
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.runtime.tasks import TaskRegistry
 
@@ -95,25 +92,3 @@ def test_no_handler_bounds_a_wait_without_its_client() -> None:
     handlers = Path(handlers_package.__file__).parent
     found = [path.name for path in handlers.rglob("*.py") if re.search(r"asyncio\.(timeout|wait)", path.read_text(encoding="utf-8"))]
     assert found == [], "use `client_wait`: the wait is to end with the connection"
-
-
-def client(name: str | None, address: str = "10.0.0.1") -> Any:
-    return SimpleNamespace(principal=ANONYMOUS if name is None else KafkaPrincipal("User", name), client_address=address)
-
-
-def test_each_client_has_a_share_of_the_places() -> None:
-    places = WaitingPlaces(total=5, share=2)
-    taken = [places.taken_by(client(name, address)) for name, address in (("a", "1"), ("a", "2"), (None, "1"), (None, "2"), (None, "1"))]
-    assert [each.__enter__() for each in taken] == [True] * 5
-    for refused in (client("a", "3"), client(None, "1"), client("b")):
-        with places.taken_by(refused) as has_place:
-            assert not has_place
-    assert len(places) == 5
-    for each in taken:
-        each.__exit__(None, None, None)
-    assert len(places) == 0
-    with places.taken_by(client("a"), 2) as first, places.taken_by(client("b"), 3) as too_many:
-        assert (first, too_many, len(places)) == (True, False, 2)
-    with pytest.raises(ValueError, match="why"), places.taken_by(client("a")):
-        raise ValueError("why")
-    assert len(places) == 0

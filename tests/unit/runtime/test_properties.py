@@ -9,7 +9,7 @@ from lowtide.admin.settings import ClientSettings, SettingsError
 from lowtide.admin.topics import NewTopic, _creatable
 from lowtide.broker.config.key import ConfigError
 from lowtide.runtime.properties import PropertiesError, property_text
-from lowtide.testing.cluster import _common
+from lowtide.testing.brokers import _common
 
 
 @pytest.mark.parametrize(

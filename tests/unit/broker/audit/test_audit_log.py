@@ -67,6 +67,17 @@ def test_many_clients_do_not_fill_the_log_or_the_memory() -> None:
     assert (suppressed.count, len(suppressed.by_key)) == (10_000 - LINES_PER_SECOND, KEYS_NAMED)
 
 
+def test_a_few_clients_do_not_hide_the_lines_of_others() -> None:
+    """Half of a second's lines are for the first one of a client."""
+    bound = LineBound(LINES_PER_SECOND, LINES_PER_CLIENT)
+    for number in range(30):
+        for _ in range(LINES_PER_CLIENT):
+            bound.admit(f"noisy-{number}", 5_000)
+    assert bound.admit("quiet", 5_000)
+    assert not bound.admit("quiet", 5_000)
+    assert bound.admit("quiet", 6_000)
+
+
 def test_changes_that_were_made_are_never_left_out() -> None:
     audit, lines, _ = made(AuditEvent.CHANGES)
     for _ in range(10 * LINES_PER_SECOND):

@@ -161,6 +161,23 @@ def test_an_address_with_many_connections_without_a_login_gives_way_to_others():
     assert not any(client.closed for client in honest)
 
 
+def test_an_address_with_many_connections_gives_way_to_one_with_few():
+    """Though all of them are active: one client keeps no other out. Of its own address none gives way."""
+    world = World(total=10)
+    greedy = [world.connect(f"greedy {number}", address="10.0.0.66") for number in range(10)]
+    for client in greedy[1:]:
+        client.sends()
+    assert world.connect("one more", address="10.0.0.66").closed
+    other = world.connect("other", address="10.0.0.7")
+    assert not other.closed
+    assert [client.closed for client in greedy] == [True] + [False] * 9
+    for number in range(20):
+        world.now_ms += 1
+        world.connect(f"others {number}", address="10.0.0.7").sends()
+    assert [client.closed for client in greedy].count(False) >= 4
+    assert not other.closed
+
+
 def test_a_login_that_takes_long_gives_way_before_a_client_that_is_logged_in():
     world = World(3)
     early = world.connect("early")

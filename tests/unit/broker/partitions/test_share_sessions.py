@@ -9,6 +9,7 @@ import pytest
 
 from lowtide.broker.partitions.share import share_sessions
 from lowtide.broker.partitions.share.share_sessions import SessionKey, ShareSession, ShareSessions
+from lowtide.broker.security.principal import KafkaPrincipal
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.share_acknowledge import FINAL_EPOCH
 from lowtide.protocol.share_state_records import SharePlace
@@ -17,8 +18,8 @@ KEY, OTHER = SessionKey("g", "m"), SessionKey("g", "n")
 A, B, C = (SharePlace("g", bytes(16), number) for number in range(3))
 
 
-def connection() -> Any:
-    return SimpleNamespace(closed=False)
+def connection(name: str = "alice") -> Any:
+    return SimpleNamespace(closed=False, principal=KafkaPrincipal("User", name), client_address="10.0.0.1")
 
 
 def begin(sessions: ShareSessions, key: SessionKey, *places: SharePlace, most: int = 10) -> Any:
@@ -68,6 +69,23 @@ def test_there_are_no_more_than_are_allowed(monkeypatch: pytest.MonkeyPatch) -> 
     assert begin(sessions, OTHER, A) is ErrorCode.SHARE_SESSION_LIMIT_REACHED
     assert sessions.go_on(KEY, 1, [A]) is ErrorCode.SHARE_SESSION_LIMIT_REACHED
     assert isinstance(sessions.go_on(KEY, 1, [B]), ShareSession)
+
+
+def test_a_user_with_many_sessions_gives_way_to_one_with_few() -> None:
+    sessions = ShareSessions()
+    keys = [SessionKey("g", f"m{number}") for number in range(4)]
+    for key in keys:
+        assert sessions.giving_way(key, connection(), 4) is None
+        begin(sessions, key, A, most=4)
+    assert sessions.giving_way(OTHER, connection(), 4) is None
+    assert sessions.giving_way(keys[1], connection("bob"), 4) is None
+    assert sessions.giving_way(OTHER, connection("bob"), 4) == keys[0]
+    sessions.end(keys[0])
+    sessions.begin(OTHER, connection("bob"), [A], 4)
+    sessions.end(keys[1])
+    sessions.begin(KEY, connection("bob"), [A], 4)
+    assert sessions.giving_way(SessionKey("g", "x"), connection("bob"), 4) is None
+    assert sessions.giving_way(SessionKey("g", "x"), connection("eve"), 4) == keys[2]
 
 
 def test_sessions_of_lost_connections_are_found() -> None:

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from lowtide.broker.config.client_metrics import validate_client_metrics
+from lowtide.broker.telemetry.client_facts import SOURCE
 from lowtide.broker.telemetry.client_instances import (
     CLIENTS_MAX,
     SERIES_MAX,
+    SERIES_OF_SOURCE,
     SERIES_PER_CLIENT_MAX,
     ClientInstance,
     ClientInstances,
@@ -252,6 +254,27 @@ def test_what_a_client_pushed_goes_with_it_also_where_nobody_asks_any_more() -> 
     clients.forget_silent(3_002)
     assert [facts["client_id"] for facts, _ in clients.series()] == ["seldom"]
     assert (len(clients), clients.series_count) == (1, 1)
+
+
+def test_clients_of_one_address_leave_room_for_others() -> None:
+    clients = ClientInstances()
+
+    def pushed(number: int, address: str, count: int) -> int:
+        instance_id, facts = number.to_bytes(16, "big"), FACTS | {SOURCE: address}
+        asked = clients.ask(instance_id, facts, 0)
+        assert isinstance(asked, Wanted)
+        client = clients.check_push(instance_id, facts, push(asked), 0)
+        assert isinstance(client, ClientInstance)
+        clients.take(client, [point(f"m{each}", 1) for each in range(count)])
+        return len(client.series)
+
+    assert pushed(0, "10.0.0.1", 7) == 7
+    for number in range(1, CLIENTS_MAX + 50):
+        pushed(number, "10.0.0.66", SERIES_PER_CLIENT_MAX)
+    assert clients.series_count <= SERIES_OF_SOURCE + 7
+    assert pushed(CLIENTS_MAX + 50, "10.0.0.2", SERIES_PER_CLIENT_MAX) == SERIES_PER_CLIENT_MAX
+    kept = {facts[SOURCE] for facts, _ in clients.series()}
+    assert kept == {"10.0.0.1", "10.0.0.2", "10.0.0.66"}
 
 
 def test_clients_and_series_are_bounded_and_silent_clients_forgotten() -> None:

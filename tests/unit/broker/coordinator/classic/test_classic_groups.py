@@ -7,7 +7,7 @@ import pytest
 from lowtide.broker.coordinator.classic.group_state import GroupState
 from lowtide.broker.coordinator.classic.joining import PENDING_MEMBERS_MAX
 from lowtide.broker.coordinator.group_settings import GroupSettings
-from lowtide.broker.coordinator.member_memory import BROKER_BYTES_MAX, GROUP_BYTES_MAX
+from lowtide.broker.coordinator.member_memory import BROKER_BYTES_MAX, GROUP_BYTES_MAX, RESERVED_BYTES
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.leave_group import MemberIdentity
 from lowtide.protocol.messages.sync_group import SyncGroupRequest
@@ -328,7 +328,7 @@ def test_a_group_accepts_no_more_metadata_than_its_leader_could_receive(world: W
 def test_all_groups_of_a_broker_have_one_limit(world: World):
     large = (("range", bytes(GROUP_BYTES_MAX - 64 * 1024)),)
     outcomes = [world.join(group=f"g{number}", version=3, protocols=large).error for number in range(6)]
-    count = BROKER_BYTES_MAX // GROUP_BYTES_MAX
+    count = (BROKER_BYTES_MAX - RESERVED_BYTES) // GROUP_BYTES_MAX
     assert outcomes == [ErrorCode.NONE] * count + [ErrorCode.GROUP_MAX_SIZE_REACHED] * (6 - count)
     world.pass_time(SESSION_MS)
     assert world.groups.memory.held_bytes == 0
