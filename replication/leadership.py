@@ -63,9 +63,8 @@ class FollowerState(msgspec.Struct):
     """One follower, in one leader epoch. Offsets and the broker epoch are -1 while unknown.
 
     `matches`: no record of it can be another one than the leader's of that offset. `told_log_start` is the log start that it was sent last.
-    `leader_end_offset` is where the leader's log ended at the fetch that was noted last. `goal_offset` is where it ended at `goal_ms`: at
-    the time of an earlier fetch, and the follower hasn't reached it yet. `unseen_epoch` is the newest registration that the leader's image
-    didn't show when a fetch had it; the last such fetch came at `unseen_ms`.
+    `leader_end_offset` is where the leader's log ended at the last fetch, `goal_offset` where it ended at an earlier one, at `goal_ms`: the
+    follower hasn't reached it since. `unseen_epoch` is the newest registration that a fetch had and the image didn't show, at `unseen_ms`.
     """
 
     broker_epoch: BrokerEpoch = UNKNOWN_BROKER_EPOCH
@@ -105,12 +104,7 @@ class FollowerState(msgspec.Struct):
         return self.log_end_offset == leader_end_offset or now_ms - self.caught_up_ms <= limit_ms
 
     def note_fetch(self, fetch: FollowerFetch, *, leader_end_offset: Offset, matches: bool, now_ms: int) -> None:
-        """Take over what an accepted fetch says.
-
-        A follower was caught up at the last moment at which the leader's log ended at or below its own end. Of such moments the fetch
-        before is known, as in Kafka, and an earlier one for a follower that needs several fetches for what the leader had at one of them:
-        where many producers write at once, it always lacks what came since.
-        """
+        """Take over what an accepted fetch says. A follower was caught up at the last moment at which the leader ended where it is now."""
         if fetch.broker_epoch != self.broker_epoch:
             if self.broker_epoch != UNKNOWN_BROKER_EPOCH:
                 self.forget()
@@ -122,14 +116,12 @@ class FollowerState(msgspec.Struct):
         elif UNKNOWN_OFFSET < self.leader_end_offset <= end:
             # Of the first fetch nothing is known before: a follower that is far behind must not hold up the high watermark.
             self.caught_up_ms = max(self.caught_up_ms, before_ms)
-        elif UNKNOWN_OFFSET < self.goal_offset <= end:
+        elif UNKNOWN_OFFSET < self.goal_offset <= end:  # It needed several fetches, as where many producers write at once.
             self.caught_up_ms = max(self.caught_up_ms, self.goal_ms)
         if end >= self.goal_offset:
             self.goal_offset, self.goal_ms = leader_end_offset, now_ms
-        self.leader_end_offset = max(leader_end_offset, self.leader_end_offset)
-        self.noted_fetch_ms = now_ms
-        self.log_end_offset, self.log_start_offset = fetch.fetch_offset, fetch.log_start_offset
-        self.matches = matches
+        self.leader_end_offset, self.noted_fetch_ms = max(leader_end_offset, self.leader_end_offset), now_ms
+        self.log_end_offset, self.log_start_offset, self.matches = end, fetch.log_start_offset, matches
         if fetch.times is not None and fetch.times is not self.session:
             # Who begins a session has perhaps lost what it was sent before.
             self.told_log_start = min(self.told_log_start, fetch.log_start_offset)
@@ -158,8 +150,7 @@ class FollowerState(msgspec.Struct):
         """Its registration is over: nothing of what it reported counts. When it fetched last still does."""
         self.leave_session()
         self.broker_epoch = UNKNOWN_BROKER_EPOCH
-        self.log_end_offset = self.log_start_offset = UNKNOWN_OFFSET
-        self.told_log_start = self.leader_end_offset = self.goal_offset = UNKNOWN_OFFSET
+        self.log_end_offset = self.log_start_offset = self.told_log_start = self.leader_end_offset = self.goal_offset = UNKNOWN_OFFSET
         self.matches = False
         self.caught_up_ms = self.goal_ms = NEVER_MS
 

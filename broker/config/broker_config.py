@@ -112,6 +112,11 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
         return self.values["lowtide.advertise.local.address"] is True and "advertised.listeners" not in self.given
 
     @property
+    def follower_fetch_bytes(self) -> int:
+        """What a follower fetches of a partition at a time."""
+        return min(_number(self.values, "replica.fetch.max.bytes"), _number(self.values, "replica.fetch.response.max.bytes"))
+
+    @property
     def unenforced_keys_given(self) -> tuple[str, ...]:
         """The keys that are set and have no effect yet, sorted."""
         return tuple(sorted(name for name in self.given if not broker_key(name).enforced))

@@ -27,11 +27,11 @@ from lowtide.broker.partitions.fetch_session import (
     INITIAL_EPOCH,
     FetchPlan,
     FetchSession,
-    FetchSessionCache,
     FetchTarget,
     TargetKey,
     forgotten,
 )
+from lowtide.broker.partitions.fetch_session_cache import FetchSessionCache
 from lowtide.broker.pending import Pending
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.slices import PARTITIONS_AT_ONCE
@@ -79,7 +79,7 @@ def fetch_steps(
     named = yield from _named_in_steps(
         rows,
         lambda target: not isinstance(reader.find(target, rules), ErrorCode),
-        sessions.find(request.session_id) if continued else None,
+        sessions.by_id.get(request.session_id) if continued else None,
         keeps=not continued,
     )
     if not (named.is_sound and is_sound(request)):
@@ -172,11 +172,11 @@ def _continue_in_steps(
     for named in targets_in_steps(rows):
         sessions.update(session, (named or {}).items())
         yield
-        if sessions.find(session.session_id) is not session:
+        if sessions.by_id.get(session.session_id) is not session:
             return FetchPlan(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
     for topics in rows.apart():
         sessions.forget(session, forgotten(topics or ()))
         yield
-        if sessions.find(session.session_id) is not session:
+        if sessions.by_id.get(session.session_id) is not session:
             return FetchPlan(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
     return sessions.updated(session, before)

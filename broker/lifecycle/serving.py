@@ -50,8 +50,7 @@ from lowtide.broker.observation.health import Vitals
 from lowtide.broker.observation.history import LogHistory
 from lowtide.broker.observation.observed import Observed
 from lowtide.broker.partitions.batch_lane import BatchLane
-from lowtide.broker.partitions.fetch_session import FetchSessionCache
-from lowtide.broker.partitions.replica_fetchers import fetch_limits
+from lowtide.broker.partitions.fetch_session_cache import FetchSessionCache
 from lowtide.broker.partitions.share.share_partitions import SharePartitions
 from lowtide.broker.partitions.share.share_rules import ShareRules, share_rules
 from lowtide.broker.quotas.client_quotas import ClientQuotas
@@ -210,7 +209,6 @@ class Serving:
 
     def _connection_host(self, dispatcher: Dispatcher) -> ConnectionHost:
         base, config, ports = self._base, self._base.configs.current, self._base.ports
-        fetches = fetch_limits(config)
         return ConnectionHost(
             dispatcher=dispatcher,
             clock=ports.clock,
@@ -219,7 +217,7 @@ class Serving:
             maximum_frame_bytes=config.socket_request_max_bytes,
             request_memory_bytes=config.queued_max_request_bytes,
             answer_memory_bytes=config.answers_unread_max_bytes,
-            follower_fetch_bytes=min(fetches.partition_bytes, fetches.response_bytes),
+            follower_fetch_bytes=config.follower_fetch_bytes,
             limits=connection_limits(config, base.descriptors),
             request_rows_max=config.request_rows_max,
             turns=self.replicas.slices.turns,

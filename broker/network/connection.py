@@ -3,7 +3,7 @@
 All connections receive into one shared buffer; a whole frame is handled where it lies, in the callback that brought it, or with those of
 other connections at the end of the loop's pass (`gathering`). What is left of a partial frame goes into a buffer of the connection's own
 (`partial_frame`). Answers leave in the order of their requests through a queue of slots. While only Produce requests are parked, a few
-later requests are executed too (`parked_bytes_max`), or acks=all would mean one batch a round trip; any other parked request stops the
+later requests are executed too (`RequestBounds`), or acks=all would mean one batch a round trip; any other parked request stops the
 reading, and so does a client that doesn't take its answers. One in the slow lane (`slow_lane`) executes a frame when it is given a turn.
 
 Invariant: a view of received bytes is never used after the pass that brought them, but for one of a mapped frame.
@@ -51,12 +51,9 @@ class Connection(RunTaking):
         self._transport: asyncio.Transport | None = None
         self._outgoing: OutgoingQueue | None = None
         self._slots: deque[AnswerSlot[Route]] = deque()
-        self._reading_paused = False
         self._ready: list[Part] = []
-        self._eof = False
-        self.eof_ms = self.connected_ms = 0
-        self.closed = False
-        self.peer = ""
+        self._reading_paused = self._eof = self.closed = False
+        self.eof_ms, self.connected_ms, self.peer = 0, 0, ""
 
     # ------------------------------------------------------------------ asyncio's callbacks
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -185,7 +182,7 @@ class Connection(RunTaking):
         slots, gathering = self._slots, self._host.gathering
         outgoing: OutgoingQueue = self._outgoing  # type: ignore[assignment]  # it is open
         # As `_blocked`, without a call: every request comes by.
-        while end - position >= 4 and not (self._execution >= PARKED or self._parked_bytes >= self._parked_bytes_max or outgoing.paused):  # noqa: PLR2004
+        while end - position >= 4 and not (self._execution >= PARKED or self._parked_bytes >= self._parked_max or outgoing.paused):  # noqa: PLR2004
             size = _LENGTH.unpack_from(buffer, position)[0]
             if not 0 < size <= maximum:
                 self._refuse_length(size)
@@ -283,24 +280,21 @@ class Connection(RunTaking):
 
     def _answer(self, parts: list[Part]) -> None:
         if self._slots:
-            slot = AnswerSlot(cast("Route", None), 0, None)
-            slot.parts = parts
-            self._append_slot(slot, held_bytes(parts))
+            slot = AnswerSlot(cast("Route", None), 0, None, max(held_bytes(parts), self._host.bounds.parked_min), parts)
+            self._parked_bytes += slot.size
+            self._slots.append(slot)
         else:
             self._ready.extend(parts)
 
-    def _append_slot(self, slot: AnswerSlot[Route], size: int) -> None:
-        slot.size = max(size, self._host.parked_bytes_min)
-        self._parked_bytes += slot.size
-        self._slots.append(slot)
-
     def _park(self, route: Route, correlation_id: int, pending: Pending[Any], size: int) -> None:
-        slot = AnswerSlot(route, correlation_id, pending, may_be_followed=route.is_produce and not pending.holds_connection)
+        size = max(size, self._host.bounds.parked_min)
+        slot = AnswerSlot(route, correlation_id, pending, size, None, may_be_followed=route.is_produce and not pending.holds_connection)
         slot.times = route.follower_times if self.of_a_follower else route.times
         clock = self._host.clock
         slot.began_ns, slot.parked_ns = clock.moment_ns, clock.now_ns()
         clock.moment_ns = slot.parked_ns
-        self._append_slot(slot, size)
+        self._parked_bytes += size
+        self._slots.append(slot)
         if not slot.may_be_followed:
             self._execution = PARK[self._execution]
         pending.listen(lambda response: self._on_answer(slot, response))
@@ -360,9 +354,7 @@ class Connection(RunTaking):
     @property
     def _blocked(self) -> bool:
         """Whether nothing may be executed now: by its state (`execution`), too much that is parked, or a client that doesn't read."""
-        if self._execution >= PARKED or self._parked_bytes >= self._parked_bytes_max:
-            return True
-        return self._outgoing is not None and self._outgoing.paused
+        return self._execution >= PARKED or self._parked_bytes >= self._parked_max or bool(self._outgoing and self._outgoing.paused)
 
     def _flush(self) -> None:
         if self._ready and self._outgoing is not None and not self.closed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from lowtide.broker.audit.line_bound import LineBound
 from lowtide.broker.network.admission import Admission, Admitted, ConnectionLimits
@@ -44,6 +44,14 @@ _IDLE_CHUNKS = 8
 _REFUSALS_LOGGED_PER_S = 20
 _REFUSALS_OF_VISITOR = 10
 """Log lines about misbehaving clients; more are counted only, or a client could fill the disk with them."""
+
+
+class RequestBounds(NamedTuple):
+    """How many bytes a connection's requests may have: each one, and those that are pending. `parked_min`: what each of these counts."""
+
+    frame_max: int
+    parked_max: int
+    parked_min: int
 
 
 class HostedConnection(Client, Admitted, Watched, Laned, Protocol):
@@ -95,7 +103,8 @@ class ConnectionHost:
         self.clock = RequestClock(clock)
         self.worker = worker
         self.log = log
-        self.maximum_frame_bytes = maximum_frame_bytes
+        parked_max = max(follower_fetch_bytes // PARKED_PART, 1)
+        self.bounds = RequestBounds(maximum_frame_bytes, parked_max, max(parked_max // PARKED_COUNT, 1))
         self.memory = RequestMemory(request_memory_bytes)
         self.answers = AnswerMemory(answer_memory_bytes, clock.monotonic_ms)
         self.large_requests = LargeRequests(turns, request_rows_max, self._on_large_bug, self.on_refused, self.on_surplus)
@@ -112,8 +121,6 @@ class ConnectionHost:
         self.handshakes = HandshakeTurns(clock.monotonic_ms)
         self.rounds = rounds
         self.serving = serving
-        self.parked_bytes_max = max(follower_fetch_bytes // PARKED_PART, 1)
-        self.parked_bytes_min = max(self.parked_bytes_max // PARKED_COUNT, 1)
         self._connection_wait_ms = connection_wait_ms
         self.admission = Admission(limits, clock.monotonic_ms)
         self.on_login = on_login

@@ -57,14 +57,24 @@ class AnswerSlot(Generic[RouteT]):
 
     __slots__ = ("answered_ns", "began_ns", "correlation_id", "may_be_followed", "parked_ns", "parts", "pending", "route", "size", "times")
 
-    def __init__(self, route: RouteT, correlation_id: int, pending: Pending[Any] | None, *, may_be_followed: bool = False) -> None:
+    def __init__(
+        self,
+        route: RouteT,
+        correlation_id: int,
+        pending: Pending[Any] | None,
+        size: int,
+        parts: list[Part] | None,
+        *,
+        may_be_followed: bool = False,
+    ) -> None:
         self.route = route
+        self.size = size
+        self.parts = parts
         self.may_be_followed = may_be_followed
         self.correlation_id = correlation_id
         self.pending = pending
-        self.parts: list[Part] | None = None
         self.times: ApiTimes | None = None
-        self.size = self.began_ns = self.parked_ns = self.answered_ns = 0
+        self.began_ns = self.parked_ns = self.answered_ns = 0
 
     def note_flushed(self, clock: RequestClock) -> None:
         """It is sent now. That of a request that was answered at once, behind others, is counted already."""

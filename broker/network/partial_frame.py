@@ -34,7 +34,7 @@ class PartialFrame(asyncio.BufferedProtocol):
     def __init__(self, host: ConnectionHost) -> None:
         """`host` gives what connections share: buffers, memory, limits."""
         self._host = host
-        self._maximum_frame_bytes = host.maximum_frame_bytes
+        self._maximum_frame_bytes = host.bounds.frame_max
         self._frame: bytearray | mmap.mmap | None = None
         self._filled = self._target = self._allowed = 0
         self.frame_started_ms = 0

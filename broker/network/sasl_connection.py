@@ -68,7 +68,7 @@ class SaslConnection(Connection):
         self._holds_memory = False
         self._visitor = ""
         self._farewell: asyncio.TimerHandle | None = None
-        self._maximum_frame_bytes = min(settings.maximum_frame_bytes, host.maximum_frame_bytes)
+        self._maximum_frame_bytes = min(settings.maximum_frame_bytes, host.bounds.frame_max)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """As for each connection; until the login it has a time limit."""
@@ -215,7 +215,7 @@ class SaslConnection(Connection):
         host = self._host
         self._is_in = True
         self._forget_large_frame()
-        self._maximum_frame_bytes = host.maximum_frame_bytes
+        self._maximum_frame_bytes = host.bounds.frame_max
         self.principal, self.shown_by = self._login.principal, self._login.shown_by
         host.logins.pop(self, None)
         host.on_login(self, "")

@@ -2,7 +2,7 @@
 
 Guards: requests of one connection hold the loop for `TURN_NS` at most, but for the one that is begun. One in the slow lane (`slow_lane`)
 executes nothing in its callback, but a frame when it is given a turn; one that is muted executes nothing for a time. `execution` has the
-states. Requests that wait for their answers, with what was answered behind them, have `parked_bytes_max` of the host, or there is one.
+states. Pending requests, with what was answered behind them, have `RequestBounds.parked_max` bytes at most, or there is one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class TurnTaking(PartialFrame):
         self._turns_left = 0
         self._backlog = b""
         self._parked_bytes = 0
-        self._parked_bytes_max = host.parked_bytes_max
+        self._parked_max = host.bounds.parked_max
         self._unmuting: asyncio.TimerHandle | None = None
 
     def _resume_reading(self) -> None:
@@ -112,11 +112,11 @@ class TurnTaking(PartialFrame):
     def mute(self, for_ms: int) -> None:
         """Execute nothing for so long, as if too many requests were parked; the longest of several times counts."""
         if not self.closed:
-            self._parked_bytes_max = 0
+            self._parked_max = 0
             self._unmuting = lengthened(self._unmuting, for_ms, self._unmute)
 
     def _unmute(self) -> None:
         self._unmuting = None
-        self._parked_bytes_max = self._host.parked_bytes_max
+        self._parked_max = self._host.bounds.parked_max
         self._begin_turn()
         self._unblock()

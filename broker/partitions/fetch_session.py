@@ -1,7 +1,6 @@
 """Incremental fetch sessions (KIP-227): the partitions that a client fetches are remembered, so that it need not repeat them.
 
-A session has an id and an epoch that counts its requests. The cache is bounded (`fetch_session_slots`): a session too
-many is declined with session id 0, which every client must understand.
+A session has an id and an epoch that counts its requests. `fetch_session_cache` has all of a broker's.
 
 A session knows which of its partitions have changed: it watches them, from one request to the next, and a fetch visits only those and
 what the request names. A partition is left alone when its reader knows all there is, and has nothing to read.
@@ -10,8 +9,7 @@ Guards: an answer leaves out only what its reader is known to have. A reader use
 or another replica to read from. A follower has a log start when it reports that log start, and the high watermark that it was sent when it
 has more records in the same leader epoch, or doesn't name the partition again.
 
-Pure: time and randomness are passed in. Observed on Kafka 4.3.1: after a wrong epoch a session lives on; one that forgets its last
-partition is closed; sessions outlive connections.
+Pure: time is passed in.
 """
 
 from __future__ import annotations
@@ -21,16 +19,16 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
-from lowtide.broker.partitions.fetch_session_slots import MAXIMUM_CACHED_PARTITIONS, NO_SESSION, SessionSlots
-from lowtide.protocol.api_keys import TOPIC_IDS_SINCE
+from lowtide.broker.partitions.fetch_session_slots import NO_SESSION
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, PartitionData
 from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID, BrokerEpoch, BrokerId, LeaderEpoch, Offset, TopicId
 from lowtide.replication.leadership import UNKNOWN_BROKER_EPOCH, FetchTimes
 from lowtide.replication.partition import PartitionChange
-from lowtide.runtime.random import Random
 
 if TYPE_CHECKING:
+    from collections import OrderedDict
+
     from lowtide.replication.leadership import FollowerState
     from lowtide.replication.partition import Partition
     from lowtide.replication.topic_traffic import Traffic
@@ -71,6 +69,8 @@ class FetchTarget(msgspec.Struct, kw_only=True, eq=False):
     told_log_start_offset: Offset = -1
     log_start_offset: Offset = UNKNOWN_OFFSET
     session: FetchSession | None = None
+    is_followed: bool = False
+    """Whether that is a follower's session."""
     watched: Partition | None = None
     follower: FollowerState | None = None
     at_end: bool = False
@@ -134,11 +134,6 @@ class FetchTarget(msgspec.Struct, kw_only=True, eq=False):
         self.current_leader_epoch, self.fetch_offset, self.last_fetched_epoch = current_leader_epoch, fetch_offset, last_fetched_epoch
         self.log_start_offset, self.maximum_bytes = log_start_offset, maximum_bytes
 
-    @property
-    def is_followed(self) -> bool:
-        """Whether it is fetched by a follower's session."""
-        return self.session is not None and self.session.replica_id >= 0
-
     def tell(self, answer: PartitionData) -> None:
         """Remember what the client knows after this answer. What it doesn't use, or hasn't reported as a follower, is sent again."""
         if answer.error_code != ErrorCode.NONE or answer.diverging_epoch is not None or answer.preferred_read_replica >= 0:
@@ -195,7 +190,7 @@ class FetchSession:
         self.waiting: WaitingFetch | None = None
         self._wakes = _WAKES_CONSUMERS if replica_id < 0 else _WAKES_FOLLOWERS
         for target in targets.values():
-            target.session = self
+            target.session, target.is_followed = self, replica_id >= 0
 
     def on_changed(self, target: FetchTarget, change: PartitionChange) -> None:
         """Visit this partition with the next fetch, or with the one that waits."""
@@ -229,6 +224,14 @@ class FetchSession:
         self.changed = dict.fromkeys(self.targets.values())
         return list(self.changed)
 
+    def advance(self, now_ms: int, among: OrderedDict[int, FetchSession]) -> None:
+        """A request continues this session. It goes to the end of `among`, whose first one was used longest ago."""
+        self.epoch = 1 if self.epoch == _MAXIMUM_EPOCH else self.epoch + 1
+        if self.waiting is not None:
+            self.waiting.wake()  # From now on the session watches for the new request.
+        self.last_used_ms = now_ms
+        among.move_to_end(self.session_id)
+
     @property
     def followed_count(self) -> int:
         """Of how many partitions a follower's position is known."""
@@ -237,7 +240,7 @@ class FetchSession:
     def add(self, key: TargetKey, target: FetchTarget) -> None:
         """One more partition."""
         self.targets[key] = target
-        target.session = self
+        target.session, target.is_followed = self, self.replica_id >= 0
         self.changed[target] = None
 
     def remove(self, key: TargetKey) -> None:
@@ -271,134 +274,6 @@ class FetchPlan(msgspec.Struct, kw_only=True):
     def has_idle(self) -> bool:
         """Whether there are partitions that need not be visited, for they have not changed."""
         return self.session is not None and len(self.session.targets) > len(self.session.changed)
-
-
-class FetchSessionCache:
-    """All sessions of a broker."""
-
-    def __init__(self, slots: int, source: Random) -> None:
-        """`slots` is `max.incremental.fetch.session.cache.slots`; `source` gives session ids."""
-        self.slots: SessionSlots[FetchSession] = SessionSlots(slots, source)
-        self._sessions = self.slots.sessions
-
-    def __len__(self) -> int:
-        """Open sessions."""
-        return len(self._sessions)
-
-    def plan(  # noqa: PLR0913  options of the plan, by keyword
-        self,
-        request: FetchRequest,
-        api_version: int,
-        now_ms: int,
-        *,
-        replica_id: BrokerId = CONSUMER,
-        broker_epoch: BrokerEpoch = UNKNOWN_BROKER_EPOCH,
-        opens: bool = True,
-        targets: dict[TargetKey, FetchTarget] | None = None,
-    ) -> FetchPlan:
-        """What the request fetches, with its session opened, continued or closed. A follower's ends with its registration.
-
-        Without `opens` a new session is declined. `targets` are those that the request names, where they have been collected already.
-
-        Errors (`error_code`): FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR.
-        """
-        uses_topic_ids = api_version >= TOPIC_IDS_SINCE
-        if request.session_epoch == FINAL_EPOCH:
-            if request.session_id != NO_SESSION:
-                self.slots.close(request.session_id)
-            return FetchPlan(targets=(requested_targets(request) if targets is None else targets).values())
-        if request.session_epoch == INITIAL_EPOCH:
-            self.slots.close(request.session_id)
-            targets = requested_targets(request) if targets is None else targets
-            session = None
-            if opens and self.slots.has_room(len(targets), now_ms, is_follower=replica_id >= 0):
-                session_id = self.slots.new_id()
-                session = FetchSession(
-                    session_id, targets, now_ms, uses_topic_ids=uses_topic_ids, replica_id=replica_id, broker_epoch=broker_epoch
-                )
-                self.slots.add(session)
-            return FetchPlan(targets=targets.values(), session=session, session_id=session.session_id if session else NO_SESSION)
-        known = self.resume(request, now_ms, (replica_id, broker_epoch), uses_topic_ids=uses_topic_ids)
-        if not isinstance(known, FetchSession):
-            return FetchPlan(error_code=known)
-        before = len(known.targets)
-        if request.topics:
-            self.update(known, requested_targets(request).items())
-        if request.forgotten_topics_data:
-            self.forget(known, forgotten(request.forgotten_topics_data))
-        return self.updated(known, before)
-
-    def find(self, session_id: int) -> FetchSession | None:
-        """The session of this id, if it is open."""
-        return self._sessions.get(session_id)
-
-    def close(self, session: FetchSession) -> FetchPlan:
-        """Close one that its request makes too large. Its client starts over, and then learns that there is no session for so much."""
-        self.slots.close(session.session_id)
-        return FetchPlan(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-
-    def resume(
-        self, request: FetchRequest, now_ms: int, reader: tuple[BrokerId, BrokerEpoch], *, uses_topic_ids: bool
-    ) -> FetchSession | ErrorCode:
-        """The session that the request continues; otherwise why it cannot."""
-        session = self._sessions.get(request.session_id)
-        if session is not None and (session.replica_id, session.broker_epoch) != reader:
-            if session.replica_id == reader[0]:
-                self.slots.close(session.session_id)
-            session = None
-        if session is None:
-            return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-        if session.epoch != request.session_epoch:
-            return ErrorCode.INVALID_FETCH_SESSION_EPOCH
-        if session.uses_topic_ids != uses_topic_ids:
-            return ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
-        self.advance(session, now_ms)
-        return session
-
-    def advance(self, session: FetchSession, now_ms: int) -> None:
-        """A request continues the session."""
-        session.epoch = 1 if session.epoch == _MAXIMUM_EPOCH else session.epoch + 1
-        if session.waiting is not None:
-            session.waiting.wake()  # From now on the session watches for the new request.
-        session.last_used_ms = now_ms
-        self._sessions.move_to_end(session.session_id)
-
-    def updated(self, session: FetchSession, before: int) -> FetchPlan:
-        """The plan, when the session, which had so many partitions before, has what the request changed."""
-        if not session.targets:
-            self.slots.close(session.session_id)
-            return FetchPlan()
-        too_many = self.slots.partitions > MAXIMUM_CACHED_PARTITIONS and session.replica_id < 0
-        if len(session.targets) > before and too_many:
-            return self.close(session)
-        return FetchPlan(targets=list(session.changed), session=session, session_id=session.session_id, incremental=True)
-
-    def update(self, session: FetchSession, targets: Iterable[tuple[TargetKey, FetchTarget]]) -> None:
-        """The request names these: new ones, or with other values."""
-        before = len(session.targets)
-        for key, wanted in targets:
-            known = session.targets.get(key)
-            if known is None:
-                session.add(key, wanted)
-                continue
-            known.ask(
-                wanted.current_leader_epoch,
-                wanted.fetch_offset,
-                wanted.last_fetched_epoch,
-                wanted.log_start_offset,
-                wanted.maximum_bytes,
-            )
-            session.changed[known] = None
-        if len(session.targets) != before:
-            self.slots.count(len(session.targets) - before)
-
-    def forget(self, session: FetchSession, keys: Iterable[TargetKey]) -> None:
-        """The request takes these out of its session."""
-        before = len(session.targets)
-        for key in keys:
-            session.remove(key)
-        if len(session.targets) != before:
-            self.slots.count(len(session.targets) - before)
 
 
 def requested_targets(request: FetchRequest) -> dict[TargetKey, FetchTarget]:

@@ -49,6 +49,7 @@ PURE_MODULES = (
     "broker/network/request_parts.py",
     "broker/network/slow_clients.py",
     "broker/partitions/fetch_session.py",
+    "broker/partitions/fetch_session_cache.py",
     "broker/partitions/fetch_session_slots.py",
     "broker/partitions/produce/produce_rows.py",
     "broker/token_bucket.py",

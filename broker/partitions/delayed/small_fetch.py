@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from lowtide.broker.partitions.delayed.fetch import PlannedFetches
     from lowtide.broker.partitions.delayed.fetch_reader import FetchReader
     from lowtide.broker.partitions.delayed.fetch_rules import FetchOutcome
-    from lowtide.broker.partitions.fetch_session import FetchSession, FetchSessionCache
+    from lowtide.broker.partitions.fetch_session import FetchSession
+    from lowtide.broker.partitions.fetch_session_cache import FetchSessionCache
     from lowtide.broker.partitions.replica_manager import ReplicaManager
     from lowtide.broker.request_context import Client
     from lowtide.protocol.messages.fetch import FetchResponse
@@ -114,7 +115,7 @@ class SmallFetches:
             traffic.fetch_requests += 1
             traffic.bytes_out += read[3][5]
         if session is not None:
-            parts.sessions.advance(session, parts.clock.monotonic_ms())
+            session.advance(parts.clock.monotonic_ms(), parts.sessions.by_id)
             reads = news_of(session, reads, committed=committed)
         rows_of_topics = [(read[3], read[4]) for read in reads]
         answer = self._writer.write(version, correlation_id, session_id, rows_of_topics, committed=committed)
@@ -124,7 +125,7 @@ class SmallFetches:
     def _continued(self, asked: Asked) -> FetchSession | None:
         """The session that the request continues; None where it doesn't, or not at once."""
         version, replica_id, broker_epoch, session_id, epoch = asked[0], asked[3], asked[4], asked[9], asked[10]
-        session = self._parts.sessions.find(session_id)
+        session = self._parts.sessions.by_id.get(session_id)
         if (
             session is None
             or epoch == INITIAL_EPOCH
@@ -163,7 +164,7 @@ class SmallFetches:
 
     def _advance(self, session: FetchSession, asked: Asked, now_ms: int) -> FetchPlan:
         """Continue a session that has all that the request names."""
-        self._parts.sessions.advance(session, now_ms)
+        session.advance(now_ms, self._parts.sessions.by_id)
         for row in asked[12]:
             target = session.targets[row[0], row[1]]
             target.ask(*row[2:])

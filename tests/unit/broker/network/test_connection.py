@@ -91,9 +91,7 @@ class FakeDispatcher:
 class World:
     """A server with the fake dispatcher, on a simulated loop."""
 
-    def __init__(
-        self, loop: SimulatedLoop, request_memory_bytes: int = 1 << 24, maximum_connections: int = 1000, follower_fetch_bytes: int = 1 << 20
-    ) -> None:
+    def __init__(self, loop: SimulatedLoop, request_memory_bytes: int = 1 << 24, connections_max: int = 1000, fetch_bytes: int = 1 << 20):
         self.dispatcher, self.log, self.clock = FakeDispatcher(), Log(), SimulatedClock(loop)
         self.host = ConnectionHost(
             dispatcher=self.dispatcher,  # type: ignore[arg-type]
@@ -103,8 +101,8 @@ class World:
             maximum_frame_bytes=MAXIMUM_FRAME_BYTES,
             request_memory_bytes=request_memory_bytes,
             answer_memory_bytes=1 << 30,
-            follower_fetch_bytes=follower_fetch_bytes,
-            limits=ConnectionLimits(maximum_connections, f"max.connections={maximum_connections} are open", maximum_connections),
+            follower_fetch_bytes=fetch_bytes,
+            limits=ConnectionLimits(connections_max, f"max.connections={connections_max} are open", connections_max),
             request_rows_max=100_000,
             turns=Turns(loop, self.clock),
             rounds=AnswerRounds(loop),
@@ -231,53 +229,6 @@ def test_parked_produces_overlap_up_to_the_limit_and_answer_in_order() -> None:
             pending.complete(body)
         for number in range(count):
             assert await answer(reader) == (number, b"%d" % number)
-
-    simulate(run)
-
-
-@pytest.mark.parametrize(("size", "count"), [(100_000, 6), (300_000, 2), (520_000, 2), (600_000, 1), (3_000_000, 1)])
-def test_parked_produces_have_the_bytes_that_a_follower_gets_with_one_fetch(size: int, count: int) -> None:
-    """That is 1 MiB here. Many small requests may wait, and of the largest one, as in Kafka."""
-
-    async def run(world: World) -> None:
-        reader, writer = await world.client()
-        sent = 12
-        for number in range(sent):
-            writer.write(frame(PARK_PRODUCE, number, bytes(size)))
-        for number in range(sent):
-            await asyncio.sleep(0.5)
-            assert len(world.dispatcher.parked) == min(number + count, sent)
-            world.dispatcher.parked[number][1].complete(b"")
-            assert await answer(reader) == (number, b"")
-
-    simulate(run)
-
-
-@pytest.mark.parametrize("fetch_bytes", [0, 1])
-def test_one_produce_is_executed_however_little_followers_fetch(fetch_bytes: int) -> None:
-    async def run(world: World) -> None:
-        reader, writer = await world.client()
-        for number in range(3):
-            writer.write(frame(PARK_PRODUCE, number))
-        for number in range(3):
-            await asyncio.sleep(0.5)
-            assert len(world.dispatcher.parked) == number + 1
-            world.dispatcher.parked[number][1].complete(b"")
-            assert await answer(reader) == (number, b"")
-
-    simulate(run, follower_fetch_bytes=fetch_bytes)
-
-
-def test_large_answers_behind_a_parked_produce_are_bounded_by_their_bytes() -> None:
-    async def run(world: World) -> None:
-        reader, writer = await world.client()
-        writer.write(frame(PARK_PRODUCE, 0, b"p"))
-        writer.write(b"".join(frame(LARGE, number, b"x") for number in range(1, 40)))
-        await asyncio.sleep(1)
-        assert len(world.dispatcher.executed) == 2, "an answer has a megabyte"
-        world.dispatcher.parked[0][1].complete(b"p")
-        for number in range(40):
-            assert (await answer(reader))[0] == number
 
     simulate(run)
 
@@ -518,7 +469,7 @@ def test_connections_beyond_the_limit_are_closed() -> None:
         writer.write(frame(ECHO, 1, b"x"))
         assert await answer(reader) == (1, b"x")
 
-    simulate(run, maximum_connections=1)
+    simulate(run, connections_max=1)
 
 
 def test_graceful_stop_sends_pending_responses() -> None:

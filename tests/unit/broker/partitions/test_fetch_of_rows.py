@@ -9,7 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from lowtide.broker.guards.large_fetch import AWAY_MAX
-from lowtide.broker.partitions.fetch_session import FetchSession, FetchSessionCache
+from lowtide.broker.partitions.fetch_session import FetchSession
+from lowtide.broker.partitions.fetch_session_cache import FetchSessionCache
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.fetch import FetchTopic, ForgottenTopic
 from lowtide.simulation.client import WireClient
@@ -41,7 +42,7 @@ class Sessions:
         return len(self.caches[-1])
 
     def find(self, session_id: int) -> FetchSession:
-        session = self.caches[-1].find(session_id)
+        session = self.caches[-1].by_id.get(session_id)
         assert session is not None
         return session
 
