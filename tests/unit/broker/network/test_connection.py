@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from lowtide.broker.network.admission import ConnectionLimits
+from lowtide.broker.network.client_quirks import SurplusBytes
 from lowtide.broker.network.connection_host import PARKED_COUNT, SCRATCH_BYTES, ConnectionHost
 from lowtide.broker.network.dispatcher import Routes
 from lowtide.broker.network.request_times import ApiTimes
@@ -55,6 +56,7 @@ class FakeDispatcher:
     def __init__(self) -> None:
         self.parked: list[tuple[bytes, Pending[bytes]]] = []
         self.executed: list[bytes] = []
+        self.surplus = SurplusBytes()
         self.routes = Routes(lambda api_key, _version: self._route(api_key) if api_key in range(6) else None)
 
     def answer_unsupported(self, api_key: int, api_version: int, correlation_id: int, client_id: memoryview) -> Any:

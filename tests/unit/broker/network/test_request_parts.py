@@ -173,10 +173,17 @@ def test_a_row_that_cannot_be_cut_and_has_too_many_within_is_refused() -> None:
     assert finish(cut(ApiKey.CREATE_TOPICS, 2, request).look()) == 2_002
 
 
-def test_bytes_that_are_too_many_are_found_before_a_part_is_executed() -> None:
-    frame = codec_for(ListOffsetsRequest, VERSION).encode(offsets(("a", range(95)))) + b"x"
-    with pytest.raises(ProtocolError, match="its fields end at"):
+def test_a_request_that_is_cut_short_is_found_before_a_part_is_executed() -> None:
+    frame = codec_for(ListOffsetsRequest, VERSION).encode(offsets(("a", range(95))))[:-1]
+    with pytest.raises(ProtocolError):
         finish(CutRequest(split(ApiKey.LIST_OFFSETS, VERSION), (frame, 0, len(frame)), LIMITS, lambda: 1).look())
+
+
+def test_bytes_behind_a_request_are_no_part_of_it() -> None:
+    frame = codec_for(ListOffsetsRequest, VERSION).encode(offsets(("a", range(95))))
+    request = CutRequest(split(ApiKey.LIST_OFFSETS, VERSION), (frame + b"x", 0, len(frame) + 1), LIMITS, lambda: 1)
+    assert finish(request.look()) == 96
+    assert (request.has_surplus, request.size) == (True, len(frame))
 
 
 @pytest.mark.parametrize("silent", [None, NO_ANSWER])
