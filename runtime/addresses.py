@@ -24,6 +24,11 @@ def in_normal_form(text: str) -> str:
     return normal_address(text) or text
 
 
+def named_peer(peer: object) -> tuple[str, str]:
+    """Returns the normal form of the address of a socket's peer, empty if it has none, and the peer's name for the log."""
+    return (in_normal_form(peer[0]), f"{peer[0]}:{peer[1]}") if isinstance(peer, tuple) else ("", str(peer or ""))
+
+
 def network_of(address: str) -> str:
     """Returns whose share an address uses: an IPv4 address its own, an IPv6 address that of its /48."""
     if ":" not in address:

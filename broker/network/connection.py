@@ -30,7 +30,7 @@ from lowtide.broker.request_context import RequestContext
 from lowtide.broker.security.principal import ANONYMOUS, KafkaPrincipal, ShownBy
 from lowtide.protocol.errors import TooManyRowsError
 from lowtide.protocol.headers import REQUEST_HEADER_BYTES_MIN
-from lowtide.runtime.addresses import in_normal_form
+from lowtide.runtime.addresses import named_peer
 
 TURN_NS = 2_000_000
 """How long requests of one connection are executed while others may wait; the one that is begun is finished."""
@@ -59,9 +59,7 @@ class Connection(RunTaking):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Set the socket up and count it."""
         self._transport = cast("asyncio.Transport", transport)
-        peer = transport.get_extra_info("peername")
-        is_address = isinstance(peer, tuple)
-        self.client_address, self.peer = (in_normal_form(peer[0]), f"{peer[0]}:{peer[1]}") if is_address else ("", str(peer or ""))
+        self.client_address, self.peer = named_peer(transport.get_extra_info("peername"))
         self.local_address = (transport.get_extra_info("sockname") or ())[:2] or None
         self._transport.set_write_buffer_limits(high=0)
         host = self._host

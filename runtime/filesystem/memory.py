@@ -326,14 +326,12 @@ class MemoryFileSystem:
     def modified_ms(self, path: str) -> int:
         return file_at(self._root, path).modified_ms
 
-    def make_private(self, path: str) -> None:
-        pass  # Permissions are not modelled.
+    def make_private(self, path: str) -> None: ...  # Permissions are not modelled.
 
     def make_directories(self, path: str) -> None:
         folder = self._root
         for name in path_parts(path):
-            node = folder.entries.get(name)
-            if node is None:
+            if (node := folder.entries.get(name)) is None:
                 self.begin("make_directory", path)
                 node = Folder()
                 folder.change(FolderChange(added=name, node=node))
