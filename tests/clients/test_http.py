@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from lowtide.broker.config.broker_config import Given, load_config
-from lowtide.broker.config.http_listeners import DEFAULT_HTTP_LISTENERS, HTTP_LISTENERS, SERVE_DEFAULT, TRUST_LOCAL
+from lowtide.broker.config.http_listeners import DEFAULT_HTTP_LISTENERS, HTTP_LISTENERS, SERVE_DEFAULT, TRUST_LOCAL, TRUSTED_PROXIES
+from lowtide.broker.http import service
 from lowtide.broker.lifecycle.broker import Broker
 from lowtide.broker.lifecycle.local_cluster import LocalCluster
 from lowtide.broker.lifecycle.ports import real_ports
@@ -78,6 +79,16 @@ async def test_a_default_port_that_is_taken_costs_one_line(tmp_path, taken_port)
             "remedy": "set http.listeners to another address, or to nothing",
         },
     )
+
+
+async def test_a_listener_in_the_clear_names_the_proxies_to_list(tmp_path, monkeypatch):
+    """A proxy on this machine alone is no remedy: what it passes on looks like a request of this machine."""
+    monkeypatch.setattr(service, "beyond_loopback", lambda listeners: [each.text for each in listeners])
+    log = Lines()
+    async with broker_of(tmp_path, log, **{HTTP_LISTENERS: Given("http://127.0.0.1:0", "test")}):
+        pass
+    (line,) = [line for line in log.lines if line[0] == "warning"]
+    assert TRUSTED_PROXIES in str(line[2]["remedy"])
 
 
 def test_a_configured_port_that_is_taken_stops_the_start(tmp_path, taken_port):
