@@ -47,7 +47,7 @@ class Gate(Protocol):
     """Decides who may come in."""
 
     async def passed(self, request: web.Request) -> web.StreamResponse | str:
-        """Returns as whom the visitor has logged in, empty if no login is needed; or the answer of a request that is refused."""
+        """Returns the login whose share of all requests this one uses, empty for a request of this machine; or the answer that refuses it."""
         ...
 
 

@@ -65,7 +65,10 @@ class Gate:
         self._local = local
 
     async def passed(self, request: web.Request) -> web.StreamResponse | str:
-        """Returns as whom the visitor has logged in, empty if no login is needed; then `visitor_of` says who sends the request."""
+        """Returns whose share of all requests this one uses: of the login, or empty for a request of this machine.
+
+        Then `visitor_of` says who sends it.
+        """
         if comes_from_another_site(request):
             return _refusal(403, "a page of another site may not ask for this")
         visitor = self._by_certificate(request) or await self._by_password(request)
