@@ -47,7 +47,7 @@ class Gate(Protocol):
     """Decides who may come in."""
 
     async def passed(self, request: web.Request) -> web.StreamResponse | str:
-        """Returns the login whose share of all requests this one uses, empty for a request of this machine; or the answer that refuses it."""
+        """Returns the login whose share of all requests this one uses (empty for this machine), or the answer that refuses it."""
         ...
 
 
