@@ -145,7 +145,13 @@ def different_partitions(before: Sequence[PartitionImage], now: Sequence[Partiti
 
 
 NO_CONFIGS: Mapping[str, str] = {}
-KEEPING_CONFIGS: Final[Mapping[str, str]] = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+KEEPING_CONFIGS: Final[Mapping[str, str]] = {
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+    "retention.commitoffset.ms": "-1",
+    "log.retention.min.timestamp": "0",
+}
 """Of a topic whose configuration can't be read: nothing is deleted or compacted."""
 NO_FEATURES: Final = FeaturesRecord()
 NO_HISTORY: Final = HistoryRecord()

@@ -121,7 +121,13 @@ _SETTINGS: Final = (
 """What was set on something by its name: what the keys begin with, the image's field, and from a key to the name."""
 
 
-KEEPING_BROKER_CONFIGS: Final[Mapping[str, str]] = {"log.cleanup.policy": "delete", "log.retention.ms": "-1", "log.retention.bytes": "-1"}
+KEEPING_BROKER_CONFIGS: Final[Mapping[str, str]] = {
+    "log.cleanup.policy": "delete",
+    "log.retention.ms": "-1",
+    "log.retention.bytes": "-1",
+    "log.retention.commitoffset.enable": "false",
+    "log.retention.min.timestamp": "0",
+}
 """Of brokers whose configuration can't be read: topics that follow it delete and compact nothing."""
 
 _NEEDED: Final = (keys.CLUSTER_ID, keys.HISTORY, keys.FEATURES)

@@ -16,9 +16,10 @@ from lowtide.broker.config.described import (
 )
 from lowtide.broker.config.dynamic_config import CLUSTER_WIDE, DYNAMIC_KEYS, BrokerConfigs
 from lowtide.broker.config.keys_own import OWN_KEYS
-from lowtide.broker.config.topic_config import ConfigSource, describe_topic_configs
+from lowtide.broker.config.topic_config import ConfigSource, describe_topic_configs, log_config, validate_topic_configs
 from lowtide.metadata.config_image import ConfigImage
-from lowtide.metadata.image import MetadataImage
+from lowtide.metadata.image import KEEPING_CONFIGS, MetadataImage
+from lowtide.metadata.image_change import KEEPING_BROKER_CONFIGS
 from lowtide.metadata.records import FeaturesRecord
 
 DAY_MS = 86_400_000
@@ -374,3 +375,19 @@ def test_a_new_topic_has_its_sources() -> None:
     assert sources["segment.bytes"] is ConfigSource.DEFAULT
     described = {entry.name: entry.source for entry in describe_topic(describe_topic_defaults(configs), {"preallocate": "true"}, None)}
     assert {name for name, source in sources.items() if described[name] is not source} == {"segment.ms"}
+
+
+def test_what_stands_for_a_configuration_that_cannot_be_read_is_possible_and_deletes_nothing() -> None:
+    """Whatever the broker was started with, and whether it is set on all brokers, on this one, or on a topic."""
+    deleting = {"log.retention.ms": "1", "log.retention.bytes": "1", "log.cleanup.policy": "compact", "log.retention.min.timestamp": "9"}
+    consuming = {"log.retention.commitoffset.enable": "true", "log.retention.commitoffset.ms": "1"}
+    configs = running(deleting | consuming)
+    assert log_config(configs.current, {}).retention_ms == 1
+    of_topic = log_config(configs.current, KEEPING_CONFIGS)
+    assert configs.follow(image(of_all=dict(KEEPING_BROKER_CONFIGS), broker_7=dict(KEEPING_BROKER_CONFIGS))) is None
+    assert not configs.current.values["log.retention.commitoffset.enable"]
+    for kept in (of_topic, log_config(configs.current, {})):
+        assert (kept.retention_ms, kept.retention_bytes, kept.log_retention_min_timestamp) == (-1, -1, 0)
+        assert kept.cleanup_policy == {"delete"}
+    assert of_topic.retention_commitoffset_ms == -1
+    assert validate_topic_configs(configs.current, KEEPING_CONFIGS) == dict(KEEPING_CONFIGS)

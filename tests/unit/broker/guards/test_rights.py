@@ -85,7 +85,7 @@ class Closed:
         authorizer = context.authorizer
         assert isinstance(authorizer, StandardAuthorizer)
         self.authorizer: Any = authorizer
-        self.authorizer.use = lambda _acls: None  # The image has no rules: those of the test stay.
+        self.authorizer.use = lambda _acls, **_changed: None  # The image has no rules: those of the test stay.
         self.clients = {asker: await self._client(asker.value) for asker in Asker}
         self.allow(everything(ALLOW))
         client = self.clients[Asker.USER]
