@@ -97,6 +97,31 @@ def test_no_file_of_any_replica_has_a_deleted_record(cluster: LowtideCluster, ad
     assert consumed(cluster, topic, RECORDS + 10 - START) == [value_of(number) for number in range(START, RECORDS + 10)]
 
 
+def test_a_replica_that_moved_away_and_back_leaves_no_folder_with_deleted_records(
+    cluster: LowtideCluster, admin: BlockingAdminClient
+) -> None:
+    """The folder that it left is kept for `file.delete.delay.ms`, and isn't emptied before: the topic is compacted too."""
+    topic, key = "away-and-back", TopicPartition("away-and-back", 0)
+    configs = {"cleanup.policy": "compact,delete", "file.delete.delay.ms": "600000"}
+    admin.create_topics([NewTopic(name=topic, partitions=1, configs=configs)])
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 200})
+    for number in range(RECORDS):
+        producer.produce(topic, value_of(number), key=b"%d" % number, partition=0)
+    assert producer.flush(30) == 0
+    for replicas in ([1, 2], [1, 2, 3]):
+        admin.alter_reassignments({key: replicas}, timeout=60)
+        deadline = time.monotonic() + 60
+        while key in admin.list_reassignments(timeout=60):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+    assert any("-delete/" in path for path in files_with(cluster, DELETED, topic))
+    result = admin.delete_records({key: START}, erase=True, timeout=60)[key]
+    assert isinstance(result, ErasedRecords), result
+    assert (sorted(result.erased_by), result.not_erased_by) == (list(ALL), {})
+    assert files_with(cluster, DELETED, topic) == []
+    assert files_with(cluster, KEPT, topic)
+
+
 def test_the_command_names_the_brokers_that_have_not_erased(cluster: LowtideCluster, admin: BlockingAdminClient) -> None:
     topic = "by-command"
     admin.create_topics([NewTopic(name=topic, partitions=1)])
