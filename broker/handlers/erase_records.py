@@ -8,8 +8,8 @@ the last entry wins.
 
 Errors: INVALID_REQUEST for too many partitions, THROTTLING_QUOTA_EXCEEDED when too many requests wait, of all clients or of this one; of
 single partitions TOPIC_AUTHORIZATION_FAILED, INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER (no replica here,
-or it was moved meanwhile), INCONSISTENT_TOPIC_ID, OFFSET_OUT_OF_RANGE for a negative offset, OFFSET_NOT_AVAILABLE while the replica's log
-start is below it, REQUEST_TIMED_OUT, KAFKA_STORAGE_ERROR.
+or it was moved or truncated meanwhile), INCONSISTENT_TOPIC_ID, OFFSET_OUT_OF_RANGE for a negative offset, OFFSET_NOT_AVAILABLE while the
+replica's log start is below it, REQUEST_TIMED_OUT, KAFKA_STORAGE_ERROR.
 
 KIPs: 107.
 """
@@ -40,7 +40,7 @@ from lowtide.protocol.messages.erase_records import (
 from lowtide.protocol.types import ZERO_TOPIC_ID, Offset, TopicId, TopicPartition
 from lowtide.replication.partition import Partition
 from lowtide.replication.topic_names import INTERNAL_TOPICS
-from lowtide.storage.directory.directory_erasures import EraseFailedError, EraseMovedError
+from lowtide.storage.directory.directory_erasures import EraseChangedError, EraseFailedError
 
 PARTITIONS_MAX: Final = 1_000
 """Of one request."""
@@ -130,7 +130,7 @@ class _Erasing:
             return
         self._missing -= 1
         row.error_code = ErrorCode.NONE if error is None else ErrorCode.KAFKA_STORAGE_ERROR
-        if isinstance(error, EraseMovedError):
+        if isinstance(error, EraseChangedError):
             row.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         row.error_message = None if error is None else str(error)
         if not self._missing:

@@ -55,11 +55,11 @@ class EraseFailedError(Exception):
     """A log isn't erased; the reason is one sentence."""
 
 
-class EraseMovedError(EraseFailedError):
-    """The replica was moved into another log directory meanwhile: a request to the same broker may be repeated."""
+class EraseChangedError(EraseFailedError):
+    """The replica was moved into another log directory, or truncated, meanwhile: a request to the same broker may be repeated."""
 
-    def __init__(self) -> None:
-        super().__init__("the replica was moved meanwhile; ask again")
+
+MOVED: Final = "the replica was moved meanwhile; ask again"
 
 
 OnErased: TypeAlias = "Callable[[EraseFailedError | None], None]"

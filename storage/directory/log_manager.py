@@ -267,6 +267,7 @@ class LogManager:
         """Cuts a log at `offset`, its new end. It takes no records before `on_settled(None)`. See `LogTruncations.truncate`."""
         self._directories[log.parent_directory].parts.truncations.truncate(log, offset, on_settled)
         self.moves.on_truncated(log)
+        self._beside.on_truncated(log)
 
     def begin_anew(self, log: Log, offset: Offset, leader_epoch: LeaderEpoch, is_wanted: Callable[[], bool], on_settled: OnDurable) -> None:
         """Empties a log, which then starts and ends at `offset`; it takes no records before `on_settled(None)`.
@@ -275,6 +276,7 @@ class LogManager:
         """
         self._directories[log.parent_directory].parts.truncations.begin_anew(log, offset, leader_epoch, is_wanted, on_settled)
         self.moves.on_truncated(log)
+        self._beside.on_truncated(log)
 
     def remove_segments(self, log: Log, removed: Sequence[RemovedSegment]) -> None:
         """Unlinks segments of a log that gave way to others (`FollowerAppend.removed`)."""

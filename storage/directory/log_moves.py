@@ -22,7 +22,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from lowtide.storage.directory.directory_erasures import EraseFailedError, EraseMovedError
+from lowtide.storage.directory.directory_erasures import MOVED, EraseChangedError, EraseFailedError
 from lowtide.storage.directory.log_move import LogMove, take_intent_back
 from lowtide.storage.directory.log_starts import LogStartIncrement
 from lowtide.storage.directory.move_place import Allowance, MoveCounts, MovePlace
@@ -174,7 +174,7 @@ class LogMoves:
             elif before is None and move is None:
                 on_done(None)
             else:
-                on_done(EraseMovedError())
+                on_done(EraseChangedError(MOVED))
 
         return erased
 

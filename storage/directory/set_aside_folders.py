@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from lowtide.protocol.types import ZERO_TOPIC_ID
-from lowtide.storage.directory.directory_erasures import EraseFailedError, EraseMovedError
+from lowtide.storage.directory.directory_erasures import MOVED, EraseChangedError, EraseFailedError
 from lowtide.storage.errors import is_passing
 from lowtide.storage.log.segment_names import LOG_SUFFIX, OFFSET_DIGITS
 from lowtide.storage.log_directory import is_deleted_folder, partition_of_folder, topic_id_in
@@ -86,6 +86,11 @@ class SetAsideFolders:
         self._requests[request] = None
         return lambda: self._requests.pop(request, None)
 
+    def on_truncated(self, log: Log) -> None:
+        """A log is cut, or starts over: what it takes then may have deleted records again, so its own folder is to be erased again."""
+        for request in [each for each in self._requests if each.log is log]:
+            self._answer(request, EraseChangedError("the replica was truncated meanwhile; ask again"))
+
     def stop(self) -> None:
         """Refuses what waits."""
         for request in list(self._requests):
@@ -109,7 +114,7 @@ class SetAsideFolders:
     def _refusal(self, request: _Request) -> EraseFailedError | None:
         current = self._logs.get(request.log.topic_partition)
         if current is not request.log:
-            return EraseFailedError("the replica is no longer here") if current is None else EraseMovedError()
+            return EraseFailedError("the replica is no longer here") if current is None else EraseChangedError(MOVED)
         offline = next((path for path, each in self._directories.items() if not each.is_online), None)
         return (
             None if offline is None else EraseFailedError(f"the log directory {offline} is offline, and may have records of the partition")

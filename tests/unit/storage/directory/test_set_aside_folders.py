@@ -12,6 +12,7 @@ from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.types import LeaderEpoch, Offset, TopicPartition
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.storage.checkpoint import PARTITION_METADATA, encode_partition_metadata
+from lowtide.storage.directory.directory_erasures import EraseChangedError
 from lowtide.storage.directory.set_aside_folders import SetAsideFolders
 from lowtide.storage.log.log import Log
 from lowtide.storage.log.validation_rules import ValidationRules
@@ -195,6 +196,21 @@ def test_a_request_can_be_taken_back_and_a_stop_refuses_it() -> None:
             answers.append("taken back")
     world.manager.close()
     assert [str(each) for each in answers] == ["taken back", "the broker stops"]
+
+
+def test_a_log_that_is_truncated_meanwhile_is_to_be_erased_again() -> None:
+    """What it fetches then may have deleted records."""
+    world = fresh()
+    log = back(world)
+    answers: list[Any] = []
+    world.manager.erase(log, Offset(1), answers.append)
+    while not len(world.manager._beside):
+        for _step in world.manager.directories.free_deleted():
+            pass
+        world.run()
+    world.manager.truncate(log, Offset(1), lambda _error: None)
+    assert [(type(each), str(each)) for each in answers] == [(EraseChangedError, "the replica was truncated meanwhile; ask again")]
+    world.run()
 
 
 def test_the_folder_of_a_topic_that_always_erases_goes_at_once() -> None:
