@@ -56,6 +56,9 @@ class _Expected(NamedTuple):
     release: Release | None
 
 
+_NOTHING: Final = _Expected((), None)
+
+
 class DeletionLedger:
     """What was deleted, and why, for log lines and counters. Used from the event loop only."""
 
@@ -109,8 +112,7 @@ class DeletionLedger:
         key, after = log.topic_partition, log.log_start_offset
         if after <= before and not removed:
             return
-        expected = self._expected.get(key)
-        for deletion in () if expected is None else expected.deletions:
+        for deletion in self._expected.get(key, _NOTHING).deletions:
             start, end = max(before, deletion.first_offset), min(after, deletion.end_offset)
             if start < end:
                 gone: list[RemovedSegment] = []
@@ -119,13 +121,13 @@ class DeletionLedger:
                     is_meant = deletion.first_offset <= segment.base_offset < deletion.end_offset
                     (gone if is_meant else others).append(segment)
                 self.add(key, deletion.reason, gone, end - start, after)
-                if deletion.reason is Reason.CONSUMED and expected is not None:
-                    self._audit_consumed(key, start, end, expected.release)
+                if deletion.reason is Reason.CONSUMED:
+                    self._audit_consumed(key, start, end, self._expected[key].release)
                 removed = others
                 before = end
         if after > before or removed:
             self.add(key, self._other_reason(key, rises=after > before), removed, after - before, after)
-        if expected is not None and after >= expected.deletions[-1].end_offset:
+        if key in self._expected and after >= self._expected[key].deletions[-1].end_offset:
             del self._expected[key]
 
     def add(self, key: TopicPartition, reason: Reason, removed: Sequence[RemovedSegment], offsets: int, log_start_offset: Offset) -> None:
