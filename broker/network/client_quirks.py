@@ -11,7 +11,7 @@ from collections import Counter
 from typing import Any, Final
 
 SURPLUS_SERIES_MAX: Final = 200
-"""Kinds of requests and software that are told apart."""
+"""Pairs of request and software that are counted by themselves."""
 
 _PADDING = bytes(4)
 
@@ -30,7 +30,7 @@ def without_array_padding(buffer: Any, position: int, stop: int, plain_bytes: in
 class SurplusBytes:
     """Requests with bytes behind their fields, which are passed over as Kafka does, by their names and the clients' software.
 
-    A reader says with `see` that it has met some; whoever has the request then says whose it is (`note`).
+    A reader says with `see` that it has met some; the connection then says whose they are (`note`).
     """
 
     def __init__(self) -> None:

@@ -55,8 +55,7 @@ class FakeDispatcher:
 
     def __init__(self) -> None:
         self.parked: list[tuple[bytes, Pending[bytes]]] = []
-        self.executed: list[bytes] = []
-        self.surplus = SurplusBytes()
+        self.executed, self.surplus = list[bytes](), SurplusBytes()
         self.routes = Routes(lambda api_key, _version: self._route(api_key) if api_key in range(6) else None)
 
     def answer_unsupported(self, api_key: int, api_version: int, correlation_id: int, client_id: memoryview) -> Any:
@@ -263,8 +262,7 @@ def test_parked_request_is_abandoned_when_the_client_disconnects(reset: bool) ->
         writer.write(frame(PARK, 2))
         while not world.dispatcher.parked:
             await asyncio.sleep(0.01)
-        pending = world.dispatcher.parked[0][1]
-        abandoned = []
+        pending, abandoned = world.dispatcher.parked[0][1], []
         pending.on_abandoned = lambda: abandoned.append(True)
         await asyncio.sleep(0.1)
         writer.transport.abort()
