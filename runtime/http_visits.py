@@ -13,7 +13,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from lowtide.runtime.addresses import network_of, normal_address
 from lowtide.runtime.http_origin import NO_PROXIES, Proxies
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     import asyncio
 
     from lowtide.runtime.clock import Clock
-    from lowtide.runtime.http_connection import HttpConnection
     from lowtide.runtime.tasks import TaskRegistry
 
 
@@ -73,7 +72,21 @@ KNOWN_MS: Final = 3_600_000
 _HERE: Final = frozenset({"127.0.0.1", "::1"})
 """The other addresses of 127.0.0.0/8 are strangers in this respect, so that one process of this machine can't use up all places by them."""
 
-MakeHandler: TypeAlias = Callable[["HttpConnection"], "asyncio.Protocol"]
+
+class Visit(Protocol):
+    """A connection, as far as it is counted here."""
+
+    kind: Kind
+    visitor: str
+    since_ms: int
+
+    @property
+    def is_busy(self) -> bool: ...
+    def begin(self, make_handler: MakeHandler) -> None: ...
+    def abort(self) -> None: ...
+
+
+MakeHandler: TypeAlias = Callable[[Any], "asyncio.Protocol"]
 
 
 class Rate:
@@ -164,7 +177,7 @@ class Visits:
         """Connections that were ended for being too slow, or for a head that was too large."""
         self._on_made = on_made
         self._make_handler: MakeHandler | None = None
-        self._connections: dict[HttpConnection, None] = {}
+        self._connections: dict[Visit, None] = {}
         now_ms = self.now_ms()
         each = REQUESTS_PER_S, BURST
         self._requests, self._probes = Rates(now_ms, each), Rates(now_ms, each)
@@ -192,7 +205,7 @@ class Visits:
             return Kind.HERE
         return Kind.KNOWN if self.known.has(network_of(address), self.now_ms()) else Kind.STRANGER
 
-    def enter(self, connection: HttpConnection) -> bool:
+    def enter(self, connection: Visit) -> bool:
         """Whether a new connection may stay. It leaves, if so."""
         if not self._has_place(connection):
             self.refused_count += 1
@@ -200,13 +213,13 @@ class Visits:
         self._connections[connection] = None
         return True
 
-    def open(self, connection: HttpConnection) -> None:
+    def open(self, connection: Visit) -> None:
         """A connection may be answered: its handshake has ended, if there is one."""
         if self._make_handler is not None:
             connection.begin(self._make_handler)
         self._on_made()
 
-    def leave(self, connection: HttpConnection) -> None:
+    def leave(self, connection: Visit) -> None:
         """A connection is gone. A second call does nothing."""
         self._connections.pop(connection, None)
 
@@ -244,10 +257,10 @@ class Visits:
         self.refused_count += 1
         return False
 
-    def _of_kind(self, kind: Kind) -> list[HttpConnection]:
+    def _of_kind(self, kind: Kind) -> list[Visit]:
         return [each for each in self._connections if each.kind is kind]
 
-    def _has_place(self, connection: HttpConnection) -> bool:
+    def _has_place(self, connection: Visit) -> bool:
         kind, visitor = connection.kind, connection.visitor
         if not self._entering[kind].take(visitor, self.now_ms()):
             return False
@@ -264,7 +277,7 @@ class Visits:
             return True
         return self._make_room(of_kind)
 
-    def _make_room(self, among: Iterable[HttpConnection]) -> bool:
+    def _make_room(self, among: Iterable[Visit]) -> bool:
         """Whether a connection could be ended for a new one."""
         now_ms = self.now_ms()
         silent = [each for each in among if not each.is_busy and now_ms - each.since_ms >= SILENT_MS]

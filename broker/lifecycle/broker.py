@@ -30,6 +30,7 @@ from lowtide.broker.lifecycle.ports import Ports
 from lowtide.broker.lifecycle.recovery_lines import tell_recoveries
 from lowtide.broker.lifecycle.registered_directories import BrokerDirectories, replicas_of
 from lowtide.broker.lifecycle.serving import Serving
+from lowtide.broker.lifecycle.start_lines import tell_open_listeners
 from lowtide.broker.lifecycle.unclean_elections import UncleanElections
 from lowtide.broker.partitions.assigned_partitions import AssignedPartitions
 from lowtide.broker.partitions.replica_manager import ReplicaManager
@@ -195,6 +196,7 @@ class Broker:
     async def _serve(self, session: MetadataSession, log_manager: LogManager, adopts: Adoption) -> None:
         pieces = (self._check_store, self._image_lines.on_tick, self._wake_controller)
         self.serving = Serving(self._base, session, log_manager, pieces)
+        tell_open_listeners(self._base.configs.current, session.image, self.log)
         self.ports = await self.serving.listen()
         await self._join(session, log_manager, self.serving.partitions.assigned, adopts)
         self.serving.begin()

@@ -39,7 +39,6 @@ from lowtide.broker.lifecycle.listener_security import listener_security, peer_l
 from lowtide.broker.lifecycle.loop_health import LoopHealth
 from lowtide.broker.lifecycle.memory_upkeep import MemoryUpkeep
 from lowtide.broker.lifecycle.partition_parts import build_partitions
-from lowtide.broker.lifecycle.start_lines import tell_open_listeners
 from lowtide.broker.network.admission import connection_limits
 from lowtide.broker.network.answer_files import AnswerFiles
 from lowtide.broker.network.connection_host import ConnectionHost
@@ -88,7 +87,6 @@ class Serving:
     def __init__(self, base: BrokerBase, session: MetadataSession, log_manager: LogManager, pieces: Iterable[Callable[[], object]]) -> None:
         """`pieces` are called once a second, besides what the parts have to do then."""
         self._base = base
-        self._session = session
         config, ports = base.configs.current, base.ports
         self._certificates = ListenerCertificates(config, base.log)
         self._logins = ListenerLogins(base, lambda: session.image)
@@ -253,7 +251,6 @@ class Serving:
         await self._certificates.load()
         if certificates:
             base.tasks.spawn(self._certificates.watch(number(config.values["lowtide.tls.reload.interval.ms"])), name="certificates")
-        tell_open_listeners(config, self._session.image, base.log)
         await self._logins.load()
         ports = await open_listeners(self.server, config.listeners, listener_security(config, certificates, self._logins.by_listener))
         await self.http.listen(lambda: certificates[HTTPS].context)

@@ -99,7 +99,6 @@ class ConnectionHost:
         """
         self.dispatcher = dispatcher
         self.routes = dispatcher.routes
-        self.surplus = dispatcher.surplus
         self.clock = RequestClock(clock)
         self.worker = worker
         self.log = log
@@ -171,7 +170,7 @@ class ConnectionHost:
 
     def on_surplus(self, connection: Client, request: str) -> None:
         """A request has bytes behind its fields: count it, and log the first of each kind."""
-        surplus, software = self.surplus, connection.software
+        surplus, software = self.dispatcher.surplus, connection.software
         count = surplus.met
         if surplus.note(request.partition(" ")[0], software[0]):
             self.log.info(

@@ -50,7 +50,7 @@ class TurnTaking(PartialFrame):
     def _read(self, route: Route, buffer: memoryview, start: int, stop: int) -> tuple[Any, str | None]:
         """The request in `buffer[start:stop]`, and its client id. Errors: those of `Route.read`."""
         read = route.read(buffer, start, stop)
-        if self._host.surplus.met:
+        if self._host.dispatcher.surplus.met:
             self._host.on_surplus(cast("Client", self), route.name)
         return read
 

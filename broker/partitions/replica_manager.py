@@ -26,7 +26,7 @@ from lowtide.replication.topic_traffic import TrafficTable
 from lowtide.storage.directory.log_starts import LogStartIncrement
 from lowtide.storage.errors import DamagedSegmentError, StorageError
 from lowtide.storage.log.log import AppendedBatch, Log
-from lowtide.storage.log.verifications import EarlyRefusals, Place
+from lowtide.storage.log.verifications import EarlyRefusals
 
 if TYPE_CHECKING:
     import asyncio
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from lowtide.broker.partitions.leader_partitions import LedPartitions
     from lowtide.broker.partitions.replication_throttle import ReplicationThrottle
     from lowtide.metadata.image import MetadataImage
-    from lowtide.protocol.records import BatchHeader
     from lowtide.runtime.clock import Clock
     from lowtide.storage.directory.log_manager import LogManager
     from lowtide.storage.log.validator import ValidatedBatch
@@ -88,7 +87,7 @@ class ReplicaManager:
         self.slices = RequestSlices(loop, clock, log)
         """For requests of very many partitions."""
         self._fence = fence
-        self._early = EarlyRefusals()
+        self.early_refusals = EarlyRefusals()
         self._fetches = waiting.fetches
         self._clock = clock
         self._log = log
@@ -295,21 +294,12 @@ class ReplicaManager:
     def add(self, partition: Partition) -> None:
         """A partition is here from now on."""
         self.partitions[partition.topic_partition] = partition
-        if self._early:
+        if self.early_refusals:
             producers = partition.log.producer_state
             for topic in (partition.topic_partition.topic, partition.topic_id):
-                early = self._early.take((topic, partition.topic_partition.partition))
+                early = self.early_refusals.take((topic, partition.topic_partition.partition))
                 if early is not None:
                     producers.verifications.take(early, producers.producers)
-
-    def note_refused(self, place: Place, header: BatchHeader, now_ms: int) -> None:
-        """A batch for a partition was refused for now, which may be here or not: those behind it wait for it."""
-        topic, index = place
-        partition = self.partitions.get((topic, index)) if isinstance(topic, str) else None
-        if partition is not None:
-            partition.log.producer_state.note_refused(header, now_ms)
-        elif header.producer_id >= 0 and header.base_sequence >= 0:
-            self._early.note(place, (header.producer_id, header.producer_epoch), header.base_sequence, now_ms=now_ms)
 
     def take_out(self, key: TopicPartition) -> None:
         """A partition isn't here any more: all who wait for it are answered."""

@@ -21,11 +21,14 @@ Source: KIP-890; Kafka's `VerificationStateEntry`, `VerificationGuard`, `Produce
 from __future__ import annotations
 
 from collections.abc import Container
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 
 from lowtide.protocol.types import NO_SEQUENCE, ProducerEpoch, ProducerId, TopicId
+
+if TYPE_CHECKING:
+    from lowtide.protocol.records import BatchHeader
 
 
 class Verification(msgspec.Struct, eq=False):
@@ -161,6 +164,11 @@ class EarlyRefusals:
                 del self._of[next(iter(self._of))]
             known = self._of[place] = Verifications(EARLY_PRODUCERS_MAX)
         known.note_refused(*producer, sequence, now_ms=now_ms)
+
+    def note_header(self, place: Place, header: BatchHeader, now_ms: int) -> None:
+        """The same for the batch with this header; one without an idempotent producer is in no order."""
+        if header.producer_id >= 0 and header.base_sequence >= 0:
+            self.note(place, (header.producer_id, header.producer_epoch), header.base_sequence, now_ms=now_ms)
 
     def take(self, place: Place) -> Verifications | None:
         """Return and forget what was noted for a partition, which is here now."""

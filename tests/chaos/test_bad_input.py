@@ -146,7 +146,6 @@ CLOSED_AT_ONCE = {
     "version too low": framed(struct.pack(">hhih", ApiKey.FETCH, 0, 7, -1)),
     "negative version": framed(struct.pack(">hhih", ApiKey.FETCH, -1, 7, -1)),
     "body cut short": framed(METADATA[4:-2]),
-    "bytes behind the body": framed(METADATA[4:] + b"\0"),
     "count beyond the body": framed(request_header(ApiKey.METADATA, 1, 1, None) + struct.pack(">i", 2**31 - 1)),
     "compact count beyond the body": framed(request_header(ApiKey.METADATA, 12, 1, None) + b"\xff\xff\xff\xff\x0f"),
     "endless varint": framed(request_header(ApiKey.METADATA, 12, 1, None) + b"\xff" * 20),

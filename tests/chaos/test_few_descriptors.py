@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import shutil
 import socket
 from pathlib import Path
@@ -152,6 +153,10 @@ async def test_clients_that_do_not_read_their_answers_keep_no_file_from_others(t
         try:
             for number, (_, writer) in enumerate(silent):
                 writer.write(framed(ApiKey.FETCH, FETCH_VERSION, codec_for(FetchRequest, FETCH_VERSION).encode(fetch(number))))
+            for _, writer in silent:
+                # Its answer has begun and holds its file. A client that came before the last of them would keep a file for good.
+                while not select.select([writer.get_extra_info("socket").fileno()], [], [], 0)[0]:
+                    await asyncio.sleep(0.01)
             errors = []
             while not errors or errors[-1] != ErrorCode.NONE or len(set(errors)) == 1:
                 answer = await honest.request(fetch(files), FETCH_VERSION)

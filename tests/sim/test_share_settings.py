@@ -82,7 +82,7 @@ def test_what_a_share_group_has_consumed_counts_for_deletes() -> None:
 
         async def consumed() -> tuple[int, str | None]:
             request = DescribeConsumedOffsetsRequest(topics=[topic])
-            row = (await cluster.settled("g", GROUP, request, 0, lambda found: found.error_code)).topics[0].partitions[0]
+            row = (await cluster.settled("g", GROUP, request, 1, lambda found: found.error_code)).topics[0].partitions[0]
             return row.consumed_offset, row.group_id
 
         assert await consumed() == (-1, None)

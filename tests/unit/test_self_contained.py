@@ -20,7 +20,16 @@ OUTSIDE_PATH = re.compile(r"(?<![\w.:/])/(?:home|root|Users|work|mnt|srv)/[\w.-]
 ABOVE_THE_ROOT = re.compile(r"(?<![\w./])\.\./[a-z][\w-]*/")
 """A folder beside the repository, as opposed to a link of a page in `docs/`."""
 
-KAFKA_NAMES = {"kafka-python", "kafka-dump-log", "kafka-delete-records", "kafka-clients", "kafka-storage", "kafka-tools", "kafka-topics"}
+KAFKA_NAMES = {
+    "kafka-python",
+    "kafka-go",
+    "kafka-dump-log",
+    "kafka-delete-records",
+    "kafka-clients",
+    "kafka-storage",
+    "kafka-tools",
+    "kafka-topics",
+}
 KAFKA_NAMES |= {"kafka-broker-api", "kafka-cluster", "kafka-configs", "kafka-console-consumer", "kafka-console-producer"}
 KAFKA_NAMES |= {"kafka-consumer-groups", "kafka-consumer-perf", "kafka-get-offsets", "kafka-leader-election", "kafka-log-dirs"}
 KAFKA_NAMES |= {

@@ -17,7 +17,7 @@ from lowtide.broker.coordinator.classic.classic_groups import ClassicGroups
 from lowtide.broker.coordinator.classic.joining import MEMBER_ID_REQUIRED_SINCE, Client
 from lowtide.broker.coordinator.classic.rebalancing import NO_MEMBER_ID, join_failed, sync_failed
 from lowtide.broker.coordinator.consumer.consumer_group import ConsumerGroup
-from lowtide.broker.coordinator.consumer.consumer_groups import ConsumerGroups
+from lowtide.broker.coordinator.consumer.consumer_groups import ConsumerGroups, has_other_topics
 from lowtide.broker.coordinator.consumer.consumer_heartbeats import is_full
 from lowtide.broker.coordinator.consumer.consumer_member import ConsumerMember, assignment_of
 from lowtide.broker.coordinator.consumer.decision import Decision, Refusal
@@ -205,7 +205,7 @@ class ClassicMembers:
             return member
         self._groups.extend_session(group, member, now_ms)
         may_get = member.state is MemberState.UNRELEASED_PARTITIONS and not group.waits_for_others(member)
-        is_behind = member.member_epoch < group.group_epoch or self._groups.has_other_topics(group)
+        is_behind = member.member_epoch < group.group_epoch or has_other_topics(self._groups.topics, group)
         if is_behind or member.state is MemberState.UNREVOKED_PARTITIONS or may_get:
             self._expect_join(group, member, now_ms)
             return ErrorCode.REBALANCE_IN_PROGRESS

@@ -25,6 +25,7 @@ from lowtide.broker.coordinator.consumer.migration import Migration, Shared
 from lowtide.broker.coordinator.consumer.pattern_topics import PatternMatching
 from lowtide.broker.coordinator.consumer.reconciliation import Reconciliation, reconcile
 from lowtide.broker.coordinator.consumer.target_assignment import Kept, TargetAssigner, epoch_change
+from lowtide.broker.coordinator.consumer.topic_view import TopicView
 from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.runtime.effects import Effects, Job, Work
 from lowtide.broker.coordinator.runtime.timers import Timers
@@ -198,12 +199,15 @@ class ConsumerGroups:
         if isinstance(pattern, Refusal):
             return pattern
         epoch = group.group_epoch
+        # Source: `GroupMetadataManager.hasPreferredServerAssignorChanged`.
+        preferred = group.subscriptions.preferred_assignor(old, new)
+        changes_assignor = old.server_assignor != new.server_assignor and self._assignor(preferred) != self.assignor_of(group)
         bumps = (
             decision.is_new
             or decision.takes_over is not None
             or names_changed
             or (pattern.changed and not pattern.is_being_matched)
-            or self._changes_assignor(group, old, new)
+            or changes_assignor
         )
         image_number = self.topics.image_number
         if bumps or group.checked_image != image_number:
@@ -214,19 +218,6 @@ class ConsumerGroups:
             else:
                 group.checked_image = image_number
         return epoch, names_changed or pattern.changed
-
-    def has_other_topics(self, group: ConsumerGroup) -> bool:
-        """Whether the group's topics have changed since its epoch began, which its next member to join or to send a heartbeat raises."""
-        image_number = self.topics.image_number
-        if group.checked_image != image_number and self.topics.hash_of(group.subscriptions.names()) == group.metadata_hash:
-            group.checked_image = image_number
-        return group.checked_image != image_number
-
-    def _changes_assignor(self, group: ConsumerGroup, old: ConsumerMember, new: ConsumerMember) -> bool:
-        """Whether another assignor is to make the group's targets. Source: `GroupMetadataManager.hasPreferredServerAssignorChanged`."""
-        if old.server_assignor == new.server_assignor:
-            return False
-        return self._assignor(group.subscriptions.preferred_assignor(old, new)) != self.assignor_of(group)
 
     def _assign(self, decision: Decision, epoch: int, old: ConsumerMember, new: ConsumerMember, wall_ms: int) -> Assignment:
         group = decision.group
@@ -395,3 +386,10 @@ class ConsumerGroups:
                 self.timers.cancel((kind, group.group_id, member_id))
         if group.is_dead:
             self.timers.cancel(("assignment", group.group_id, ""))
+
+
+def has_other_topics(topics: TopicView, group: ConsumerGroup) -> bool:
+    """Whether the group's topics have changed since its epoch began, which its next member to join or to send a heartbeat raises."""
+    if group.checked_image != topics.image_number and topics.hash_of(group.subscriptions.names()) == group.metadata_hash:
+        group.checked_image = topics.image_number
+    return group.checked_image != topics.image_number

@@ -262,7 +262,11 @@ class ProduceAttempt(msgspec.Struct):
         """As `refused_for_now`, of a partition that may not be here."""
         header = header_of(records)
         if header is not None:
-            self.replicas.note_refused((topic, index), header, self.now_ms)
+            partition = self.replicas.partitions.get((topic, index)) if isinstance(topic, str) else None  # type: ignore[call-overload]
+            if partition is not None:
+                partition.log.producer_state.note_refused(header, self.now_ms)
+            else:
+                self.replicas.early_refusals.note_header((topic, index), header, self.now_ms)
         return failed(index, error, message=message)
 
     def refuse_transaction(self, batch: SlowBatch, error: ErrorCode) -> PartitionProduceResponse:
