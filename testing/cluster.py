@@ -155,7 +155,7 @@ class LowtideCluster:
         self._plan = self._plan._replace(directory=directory)
         self._log = cast("TextIO", tempfile.TemporaryFile("w+", encoding="utf-8"))  # noqa: SIM115 - `stop` closes it
         try:
-            self._host = self._new_host()
+            self._host = _new_host(self._plan, self._log, in_process=self._in_process)
             self._reached = self._host.start(START_TIMEOUT_S)
         except BaseException:
             self.stop()
@@ -209,17 +209,18 @@ class LowtideCluster:
         """Stop."""
         self.stop()
 
-    def _new_host(self) -> ThreadOfBrokers | ProcessOfBrokers:
-        assert self._log is not None, "the log is opened before the brokers start"
-        if self._in_process:
-            from lowtide.testing.brokers_thread import ThreadOfBrokers
-
-            return ThreadOfBrokers(self._plan, self._log)
-        from lowtide.testing.brokers_process import ProcessOfBrokers
-
-        return ProcessOfBrokers(self._plan, self._log)
-
     def _call(self, name: str, *arguments: Any) -> None:
         """Have the brokers do something, and wait for it. Errors: what it raises."""
         assert self._host is not None, "the cluster doesn't run"
         self._reached = self._host.call(name, arguments, START_TIMEOUT_S + STOP_TIMEOUT_S)
+
+
+def _new_host(plan: Plan, log: TextIO, *, in_process: bool) -> ThreadOfBrokers | ProcessOfBrokers:
+    """Who runs the brokers."""
+    if in_process:
+        from lowtide.testing.brokers_thread import ThreadOfBrokers
+
+        return ThreadOfBrokers(plan, log)
+    from lowtide.testing.brokers_process import ProcessOfBrokers
+
+    return ProcessOfBrokers(plan, log)

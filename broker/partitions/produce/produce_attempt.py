@@ -262,7 +262,7 @@ class ProduceAttempt(msgspec.Struct):
         """As `refused_for_now`, of a partition that may not be here."""
         header = header_of(records)
         if header is not None:
-            partition = self.replicas.partitions.get((topic, index)) if isinstance(topic, str) else None  # type: ignore[call-overload]
+            partition = self.replicas.partitions.get((topic, index)) if isinstance(topic, str) else None
             if partition is not None:
                 partition.log.producer_state.note_refused(header, self.now_ms)
             else:
