@@ -173,8 +173,8 @@ def test_very_large_requests_and_malformed_ones(broker: Watched, key: ApiKey) ->
     version = API[key].max_version
     for frame in frames_of(key, version, ROWS):
         broker.check([frame], f"{key.name} v{version}, {len(frame)} bytes")
-        longer = frame[4:] + b"\0"
-        [answer] = broker.check([len(longer).to_bytes(4, "big") + longer], f"{key.name} v{version}, a byte too many")
+        shorter = frame[4:-1]
+        [answer] = broker.check([len(shorter).to_bytes(4, "big") + shorter], f"{key.name} v{version}, a byte too few")
         assert answer is None or answer < REFUSAL_BYTES_MAX
 
 

@@ -89,7 +89,7 @@ def a_copy_in_another_directory_is_not_erased(patch: Patch) -> None:
 PLANTS: Final = [
     (an_erasure_is_answered_while_its_log_is_written_again, SLOW, 24),
     (an_empty_segment_is_taken_for_one_that_is_gone, CUT, 6),
-    (an_erasure_is_answered_before_the_disk_knows, CUT, 22),
+    (an_erasure_is_answered_before_the_disk_knows, CUT, 21),
     (a_copy_in_another_directory_is_not_erased, MOVES, 1),
 ]
 """Each with the faults that strike, and the seed to begin with: one that finds it soon."""
