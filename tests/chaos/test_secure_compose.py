@@ -55,8 +55,8 @@ class Services:
             text = text.replace("INSIDE://0.0.0.0:19092", f"INSIDE://127.0.0.1:{self._inside[service]}")
             text = text.replace("OUTSIDE://0.0.0.0:9092", f"OUTSIDE://127.0.0.1:{self._outside[service]}")
             text = text.replace("19092", str(self._inside[service]))
-            text = text.replace("127.0.0.1:9644", f"127.0.0.1:{self._http[service]}")
-            text = text.replace("0.0.0.0:9645", f"127.0.0.1:{self._https[service]}")
+            text = text.replace("127.0.0.1:9643", f"127.0.0.1:{self._http[service]}")
+            text = text.replace("0.0.0.0:9644", f"127.0.0.1:{self._https[service]}")
         text = re.sub(r"(0\.0\.0\.0|127\.0\.0\.1|\betcd):2379", f"127.0.0.1:{self._etcd}", text)
         return text.replace("/etcd-data", str(self.folder / "etcd"))
 
