@@ -23,7 +23,7 @@ _INSIDE: Final = b"/" + keys.CLUSTER_ID
 
 
 def prefixes_around(prefix: bytes) -> list[bytes]:
-    """The prefixes of clusters that this one would lie in.
+    """Returns the prefixes that clusters around this one would have, the shortest first.
 
     >>> prefixes_around(b"/lowtide/west/1/")
     [b'/lowtide/', b'/lowtide/west/']
@@ -33,7 +33,7 @@ def prefixes_around(prefix: bytes) -> list[bytes]:
 
 
 def prefix_inside(prefix: bytes, values: Iterable[tuple[bytes, bytes]]) -> bytes | None:
-    """The prefix of a cluster inside this one, None if there is none. `values` are keys without the prefix, and what they have."""
+    """Returns the prefix of a cluster inside this one, or None. `values` are keys without this prefix, with their values."""
     for key, value in values:
         if key.endswith(_INSIDE) and not value.startswith(b"{"):
             return prefix + key.removesuffix(keys.CLUSTER_ID)

@@ -45,16 +45,16 @@ class UnreadableKeys:
         self._new: dict[bytes, Unreadable] | None = None
 
     def note(self, key: bytes, revision: Revision, reason: str, *, keeps: bool) -> None:
-        """A key can't be read."""
+        """Notes that a key can't be read."""
         self._to_change()[key] = Unreadable(revision, reason, keeps)
 
     def forget(self, key: bytes) -> None:
-        """A key was read, or is gone."""
+        """Removes a key that was read again or deleted."""
         if key in self.found:
             del self._to_change()[key]
 
     def forget_under(self, prefix: bytes) -> None:
-        """All keys that begin so are of no more interest."""
+        """Removes all keys with this prefix."""
         for key in [key for key in self.found if key.startswith(prefix)]:
             self.forget(key)
 

@@ -17,7 +17,7 @@ FAILURE_BURST: Final = 10
 
 VISITOR_FAILURES_PER_S: Final = 2
 VISITOR_FAILURE_BURST: Final = 40
-"""Of one visitor, whatever the user."""
+"""Failed logins of one visitor, for all users together."""
 
 ALL_FAILURES_PER_S: Final = 20
 ALL_FAILURE_BURST: Final = 100

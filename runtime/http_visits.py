@@ -207,7 +207,7 @@ class Visits:
         return Kind.KNOWN if self.known.has(network_of(address), self.now_ms()) else Kind.STRANGER
 
     def enter(self, connection: Visit) -> bool:
-        """Whether a new connection may stay. It leaves, if so."""
+        """Counts a new connection and returns True, or returns False if there is no place. A counted connection must call `leave`."""
         if not self._has_place(connection):
             self.refused_count += 1
             return False

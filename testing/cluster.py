@@ -216,7 +216,7 @@ class LowtideCluster:
 
 
 def _new_host(plan: Plan, log: TextIO, *, in_process: bool) -> ThreadOfBrokers | ProcessOfBrokers:
-    """Who runs the brokers."""
+    """Returns the thread or the process that is to run the brokers."""
     if in_process:
         from lowtide.testing.brokers_thread import ThreadOfBrokers
 

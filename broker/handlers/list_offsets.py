@@ -139,7 +139,7 @@ def _look_up(partition: Partition, row: ListOffsetsPartition, end_offset: Offset
 
 
 def _search(partition: Partition, row: ListOffsetsPartition, bounds: _Bounds, progress: Progress) -> Answer:
-    """The record of a timestamp, from where a longer search is.
+    """Returns the record for a timestamp. A longer search continues where `progress` stands.
 
     For the largest timestamp an offset above 0 says that its batch was searched in vain, unless something was found by then.
     Errors: StorageError.

@@ -89,7 +89,7 @@ NOT_CONSUMED: Final = Consumed()
 
 
 class ConsumedOffsets:
-    """Of the partitions that were asked for, how far the groups have consumed them that were taken in.
+    """Collects how far each group has consumed the partitions that were asked for.
 
     **Who counts.** Of a topic that names groups these alone: each named by its id must have committed, and each has a right to delete by
     being named. Of other topics every group counts as one that keeps what it has not consumed, for its unread records must not go; but
